@@ -1,0 +1,41 @@
+# A door to CMake: what there is to do, in one word each.
+
+BUILD := build
+# What the folder was configured with; else Ninja, where it is installed.
+GENERATOR := $(shell sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' $(BUILD)/CMakeCache.txt 2>/dev/null)
+ifeq ($(GENERATOR),)
+GENERATOR := $(shell command -v ninja >/dev/null 2>&1 && echo Ninja || echo Unix Makefiles)
+endif
+
+.PHONY: all test demo bench check format rooms tidy asan tsan coverage fuzz install clean help
+
+all:
+	@cmake --preset release -G "$(GENERATOR)" >/dev/null
+	@cmake --build $(BUILD)
+
+test: ; @sh scripts/test.sh
+demo: ; @sh scripts/demo.sh
+
+bench: ; @sh scripts/bench.sh
+
+check: rooms format tidy
+format: ; @sh scripts/check_format.sh
+rooms: ; @python3 scripts/check_rooms.py
+tidy: ; @sh scripts/check_tidy.sh
+
+asan tsan fuzz: ; @sh scripts/sanitize.sh $@
+coverage: ; @sh scripts/coverage.sh
+
+install: all
+	@cmake --install $(BUILD)
+
+clean: ; @rm -rf $(BUILD) build-*
+
+help:
+	@echo 'make            build/pagetide and build/libpagetide.so'
+	@echo 'make demo       replay an example trace'
+	@echo 'make test       all tests;  make asan, make tsan: under sanitizers'
+	@echo 'make bench      benchmarks'
+	@echo 'make check      rooms, format, clang-tidy'
+	@echo 'make coverage   which lines the tests run'
+	@echo 'make install    the same as cmake --install build, which takes --prefix DIR'

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The public calls: arguments are checked, the device's core is found, and the
+ * rooms below do the work. One allocator serves all devices of a process.
+ */
+#include "allocator.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ledger/ledger.h"
+
+#define POOLS_MAX 4096
+
+typedef struct pool_record {
+    uint32_t generation;
+    int device;
+    bool live;
+} pool_record;
+
+struct tide_allocator {
+    tide__device *device;
+    int count;
+    tide__core **cores;
+    tide__ledger *ledgers;
+    tide__registry registry;
+    pthread_mutex_t pool_lock;
+    pool_record pools[POOLS_MAX]; /* 0 is the default of each device; others are of one */
+    uint32_t pool_count;
+    pid_t owner;
+};
+
+/* ---- Options ---- */
+
+static tide_status pick_cross_stream(tide_cross_stream *mode) {
+    const char *text = getenv("PAGETIDE_CROSS_STREAM");
+    if (*mode != TIDE_CROSS_STREAM_DEFAULT) {
+        if ((int)*mode < TIDE_CROSS_STREAM_OFF || *mode > TIDE_CROSS_STREAM_WAIT) {
+            return tide__fail(TIDE_INVALID_ARGUMENT, "cross_stream %d is none of off, idle, wait",
+                              (int)*mode);
+        }
+        return TIDE_OK;
+    }
+    if (text == NULL || strcmp(text, "") == 0 || strcmp(text, "idle") == 0) {
+        *mode = TIDE_CROSS_STREAM_IDLE;
+    } else if (strcmp(text, "off") == 0) {
+        *mode = TIDE_CROSS_STREAM_OFF;
+    } else if (strcmp(text, "wait") == 0) {
+        *mode = TIDE_CROSS_STREAM_WAIT;
+    } else {
+        return tide__fail(TIDE_INVALID_ARGUMENT, "PAGETIDE_CROSS_STREAM=%s is none of off, idle, wait", text);
+    }
+    return TIDE_OK;
+}
+
+/* Copies what the caller's version of the structure has; the rest is 0. */
+static tide_status read_options(const tide_open_options *options, tide_open_options *out) {
+    *out = (tide_open_options){.struct_size = sizeof *out};
+    if (options == NULL) {
+        return pick_cross_stream(&out->cross_stream);
+    }
+    if (options->struct_size < offsetof(tide_open_options, device_count) || options->struct_size > 4096) {
+        return tide__fail(TIDE_INVALID_ARGUMENT,
+                          "tide_open: struct_size %zu is not that of tide_open_options",
+                          options->struct_size);
+    }
+    memcpy(out, options, tide__min(options->struct_size, sizeof *out));
+    if (out->device_count < 0 || out->device_count > 64) {
+        return tide__fail(TIDE_INVALID_ARGUMENT, "tide_open: device_count %d", out->device_count);
+    }
+    return pick_cross_stream(&out->cross_stream);
+}
+
+static tide_status open_backend(const tide_open_options *o, tide__device **out) {
+    const char *name = o->backend != NULL ? o->backend : getenv("PAGETIDE_DEVICE");
+    if (name == NULL || strcmp(name, "") == 0 || strcmp(name, "cuda") == 0) {
+        return tide__fail(TIDE_NO_DEVICE,
+                          "this build has no cuda backend: set PAGETIDE_DEVICE to host or sim");
+    }
+    if (strcmp(name, "sim") == 0) {
+        return tide__sim_open(&(tide__sim_options){.device_count = o->device_count}, out);
+    }
+    if (strcmp(name, "host") == 0) {
+        return tide__host_open(&(tide__host_options){.device_count = o->device_count}, out);
+    }
+    return tide__fail(TIDE_NO_DEVICE, "backend \"%s\" is none of cuda, host, sim", name);
+}
+
+/* ---- Open and close ---- */
+
+static tide_status open_cores(tide_allocator *a, const tide_open_options *o, const tide__tuning *tuning) {
+    for (int i = 0; i < a->count; i++) {
+        tide__core_options c = {.device = a->device,
+                                .gpu = i,
+                                .cross_stream = o->cross_stream,
+                                .limit_bytes = o->limit_bytes,
+                                .registry = &a->registry,
+                                .tuning = tuning};
+        tide_status status = tide__core_open(&c, &a->cores[i]);
+        if (status == TIDE_OK) {
+            status = tide__ledger_open(&a->ledgers[i], a->cores[i]);
+        }
+        if (status != TIDE_OK) {
+            return status;
+        }
+    }
+    return TIDE_OK;
+}
+
+static void destroy(tide_allocator *a) {
+    for (int i = 0; i < a->count; i++) {
+        if (a->ledgers != NULL && a->ledgers[i].core != NULL) {
+            tide__ledger_close(&a->ledgers[i]);
+        }
+        if (a->cores != NULL) {
+            tide__core_close(a->cores[i]);
+        }
+    }
+    free(a->cores);
+    free(a->ledgers);
+    a->device->ops->close(a->device);
+    pthread_mutex_destroy(&a->pool_lock);
+    free(a);
+}
+
+tide_status tide__open_on(tide__device *device, const tide_open_options *options, const tide__tuning *tuning,
+                          tide_allocator **out) {
+    tide_open_options o;
+    tide_status status = read_options(options, &o);
+    tide_allocator *a = status == TIDE_OK ? calloc(1, sizeof *a) : NULL;
+    if (a == NULL) {
+        device->ops->close(device);
+        return status != TIDE_OK ? status
+                                 : tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for an allocator");
+    }
+    a->device = device;
+    a->owner = getpid();
+    pthread_mutex_init(&a->pool_lock, NULL);
+    a->pool_count = 1;
+    a->count = device->ops->count(device);
+    a->cores = calloc((size_t)a->count, sizeof(tide__core *));
+    a->ledgers = calloc((size_t)a->count, sizeof *a->ledgers);
+    if (a->cores == NULL || a->ledgers == NULL) {
+        status = tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for %d devices", a->count);
+    } else {
+        status = open_cores(a, &o, tuning);
+    }
+    if (status != TIDE_OK) {
+        destroy(a);
+        return status;
+    }
+    *out = a;
+    return TIDE_OK;
+}
+
+tide_status tide_open(const tide_open_options *options, tide_allocator **out) {
+    tide_open_options o;
+    tide__device *device;
+    if (out == NULL) {
+        return tide__fail(TIDE_INVALID_ARGUMENT, "tide_open: out is NULL");
+    }
+    tide_status status = read_options(options, &o);
+    if (status == TIDE_OK) {
+        status = open_backend(&o, &device);
+    }
+    return status == TIDE_OK ? tide__open_on(device, &o, NULL, out) : status;
+}
+
+tide_status tide_close(tide_allocator *a) {
+    if (a == NULL) {
+        return TIDE_OK;
+    }
+    if (a->owner != getpid()) {
+        return tide__fail(TIDE_FORKED, "tide_close: the allocator belongs to the parent process");
+    }
+    destroy(a);
+    return TIDE_OK;
+}
+
+tide__device *tide__allocator_device(tide_allocator *a) { return a->device; }
+
+void tide__allocator_validate(tide_allocator *a) {
+    for (int i = 0; i < a->count; i++) {
+        tide__core_validate(a->cores[i]);
+    }
+}
+
+/* ---- Checks that many calls share ---- */
+
+static tide_status check_device(const tide_allocator *a, int device) {
+    if (a == NULL || device < 0 || device >= a->count) {
+        return tide__fail(TIDE_INVALID_ARGUMENT, "device %d: the allocator has %d", device,
+                          a != NULL ? a->count : 0);
+    }
+    return TIDE_OK;
+}
+
+static tide_pool pool_handle(uint32_t index, uint32_t generation) {
+    return ((uint64_t)generation << 32) | index;
+}
+
+/* The index of a pool's heaps on a device. */
+static tide_status check_pool(tide_allocator *a, int device, tide_pool pool, uint32_t *index) {
+    if (TIDE__LIKELY(pool == TIDE_POOL_DEFAULT || pool == TIDE_POOL_CURRENT)) {
+        *index = 0;
+        return TIDE_OK;
+    }
+    tide_status status = TIDE_OK;
+    uint32_t i = (uint32_t)pool;
+    pthread_mutex_lock(&a->pool_lock);
+    if (i == 0 || i >= a->pool_count || !a->pools[i].live || a->pools[i].generation != pool >> 32) {
+        status = tide__fail(TIDE_BAD_HANDLE, "pool %#llx does not exist", (unsigned long long)pool);
+    } else if (a->pools[i].device != device) {
+        status = tide__fail(TIDE_INVALID_ARGUMENT, "pool %#llx is of device %d, not %d",
+                            (unsigned long long)pool, a->pools[i].device, device);
+    } else {
+        *index = i;
+    }
+    pthread_mutex_unlock(&a->pool_lock);
+    return status;
+}
+
+/* ---- Blocks ---- */
+
+tide_status tide_alloc(tide_allocator *a, int device, size_t size_bytes, tide_stream stream, tide_pool pool,
+                       void **out) {
+    uint32_t index;
+    uint64_t va;
+    tide_status status = check_device(a, device);
+    if (TIDE__UNLIKELY(status != TIDE_OK || (status = check_pool(a, device, pool, &index)) != TIDE_OK)) {
+        return status;
+    }
+    if (size_bytes == 0) {
+        *out = NULL;
+        return TIDE_OK;
+    }
+    status = tide__core_alloc(a->cores[device], size_bytes, stream, index, &va);
+    if (TIDE__LIKELY(status == TIDE_OK)) {
+        *out = (void *)(uintptr_t)va; // NOLINT(performance-no-int-to-ptr): a device address
+    }
+    return status;
+}
+
+tide_status tide_alloc_at(tide_allocator *a, int device, size_t size_bytes, tide_stream stream,
+                          tide_pool pool, void *address) {
+    uint32_t index;
+    tide_status status = check_device(a, device);
+    if (status == TIDE_OK) {
+        status = check_pool(a, device, pool, &index);
+    }
+    if (status != TIDE_OK || size_bytes == 0) {
+        return status;
+    }
+    if (address == NULL) {
+        return tide__fail(TIDE_INVALID_ARGUMENT, "tide_alloc_at: address is NULL");
+    }
+    return tide__core_alloc_at(a->cores[device], size_bytes, stream, index, (uintptr_t)address);
+}
+
+static tide_status not_allocated(const void *ptr) {
+    return tide__fail(TIDE_NOT_ALLOCATED, "%p is not an address of this allocator", ptr);
+}
+
+tide_status tide_free(tide_allocator *a, void *ptr) {
+    if (ptr == NULL) {
+        return TIDE_OK;
+    }
+    if (a == NULL) {
+        return tide__fail(TIDE_INVALID_ARGUMENT, "tide_free: the allocator is NULL");
+    }
+    tide__extent *x = tide__registry_find(&a->registry, (uintptr_t)ptr);
+    return x != NULL ? tide__core_free(x->core, x, (uintptr_t)ptr) : not_allocated(ptr);
+}
+
+/* The live block at ptr and its core. */
+static tide_status find_block(tide_allocator *a, const void *ptr, tide__core **core, tide__block **out) {
+    tide__extent *x = a != NULL ? tide__registry_find(&a->registry, (uintptr_t)ptr) : NULL;
+    tide__block *b = x != NULL ? tide__core_find(x->core, x, (uintptr_t)ptr) : NULL;
+    if (b == NULL) {
+        return not_allocated(ptr);
+    }
+    *core = x->core;
+    *out = b;
+    return TIDE_OK;
+}
+
+tide_status tide_record_stream(tide_allocator *a, void *ptr, tide_stream stream) {
+    tide__core *core = NULL;
+    tide__block *b = NULL;
+    tide_status status = find_block(a, ptr, &core, &b);
+    return status == TIDE_OK ? tide__core_record_stream(core, b, stream) : status;
+}
+
+tide_status tide_block_size(tide_allocator *a, const void *ptr, size_t *requested_bytes,
+                            size_t *block_bytes) {
+    tide__core *core = NULL;
+    tide__block *b = NULL;
+    tide_status status = find_block(a, ptr, &core, &b);
+    if (status == TIDE_OK) {
+        *requested_bytes = b->requested;
+        *block_bytes = b->size;
+    }
+    return status;
+}
+
+/* ---- Pools ---- */
+
+tide_status tide_pool_create(tide_allocator *a, int device, tide_pool *out) {
+    tide_status status = check_device(a, device);
+    if (status != TIDE_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&a->pool_lock);
+    if (a->pool_count == POOLS_MAX) {
+        status = tide__fail(TIDE_LIMIT, "more than %d pools", POOLS_MAX - 1);
+    } else {
+        status = tide__core_add_pool(a->cores[device], a->pool_count);
+    }
+    if (status == TIDE_OK) {
+        pool_record *p = &a->pools[a->pool_count];
+        *p = (pool_record){.generation = p->generation + 1, .device = device, .live = true};
+        *out = pool_handle(a->pool_count++, p->generation);
+    }
+    pthread_mutex_unlock(&a->pool_lock);
+    return status;
+}
+
+tide_status tide_pool_release(tide_allocator *a, tide_pool pool) {
+    uint32_t index = (uint32_t)pool;
+    if (a == NULL || pool == TIDE_POOL_DEFAULT || pool == TIDE_POOL_CURRENT || index >= POOLS_MAX) {
+        return tide__fail(TIDE_BAD_HANDLE, "pool %#llx cannot be released", (unsigned long long)pool);
+    }
+    tide_status status = check_pool(a, a->pools[index].device, pool, &index);
+    if (status == TIDE_OK) {
+        status = tide__core_release_pool(a->cores[a->pools[index].device], index);
+    }
+    if (status == TIDE_OK) {
+        pthread_mutex_lock(&a->pool_lock);
+        a->pools[index].live = false;
+        pthread_mutex_unlock(&a->pool_lock);
+    }
+    return status;
+}
+
+/* ---- Trim, streams, statistics ---- */
+
+tide_status tide_trim(tide_allocator *a, int device, const tide_trim_options *options,
+                      tide_trim_result *result) {
+    tide_status status = check_device(a, device);
+    if (status != TIDE_OK) {
+        return status;
+    }
+    uint64_t bytes = options != NULL ? options->bytes : UINT64_MAX;
+    return tide__core_trim(a->cores[device], bytes, options != NULL ? options->wait_ns : 0, result);
+}
+
+tide_status tide_stream_create(tide_allocator *a, int device, tide_stream *out) {
+    tide_status status = check_device(a, device);
+    return status == TIDE_OK ? a->device->ops->stream_create(a->device, device, out) : status;
+}
+
+tide_status tide_stream_destroy(tide_allocator *a, int device, tide_stream stream) {
+    tide_status status = tide_stream_retire(a, device, stream);
+    return status == TIDE_OK ? a->device->ops->stream_destroy(a->device, device, stream) : status;
+}
+
+tide_status tide_stream_retire(tide_allocator *a, int device, tide_stream stream) {
+    tide_status status = check_device(a, device);
+    return status == TIDE_OK ? tide__core_retire_stream(a->cores[device], stream) : status;
+}
+
+tide_status tide_stats_get(tide_allocator *a, int device, tide_stats *out) {
+    tide_stats all;
+    tide_status status = check_device(a, device);
+    if (status != TIDE_OK) {
+        return status;
+    }
+    size_t size = out->struct_size;
+    if (size < sizeof(size_t) || size > 4096) {
+        return tide__fail(TIDE_INVALID_ARGUMENT, "tide_stats_get: struct_size %zu", size);
+    }
+    tide__ledger_stats(&a->ledgers[device], &all);
+    memcpy(out, &all, tide__min(size, sizeof all));
+    out->struct_size = size;
+    return TIDE_OK;
+}
+
+tide_status tide_stats_reset_peaks(tide_allocator *a, int device) {
+    tide_status status = check_device(a, device);
+    if (status == TIDE_OK) {
+        tide__ledger_reset_peaks(&a->ledgers[device]);
+    }
+    return status;
+}
+
+uint64_t tide_reserved_bytes(const tide_allocator *a, int device) {
+    if (check_device(a, device) != TIDE_OK) {
+        return 0;
+    }
+    return atomic_load_explicit(&a->cores[device]->chunks.reserved_bytes, memory_order_relaxed);
+}
+
+tide_status tide_phase(tide_allocator *a, const char *name) {
+    tide_status status = TIDE_OK;
+    for (int i = 0; i < a->count && status == TIDE_OK; i++) {
+        status = tide__ledger_enter(&a->ledgers[i], name);
+    }
+    return status;
+}
+
+tide_status tide_phase_stats_get(tide_allocator *a, int device, int index, tide_phase_stats *out) {
+    tide_status status = check_device(a, device);
+    if (status == TIDE_OK && index < 0) {
+        status = tide__fail(TIDE_INVALID_ARGUMENT, "phase %d", index);
+    }
+    return status == TIDE_OK ? tide__ledger_get(&a->ledgers[device], (size_t)index, out) : status;
+}

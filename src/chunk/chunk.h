@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * chunk: the physical handles of one device: who holds each, how many bytes
+ * they are together, and where each is mapped.
+ *
+ * A chunk is either mapped at `va`, the address whose blocks use it, or spare:
+ * held but nowhere mapped. While it moves it is mapped twice; the old mapping
+ * is then a retiring range of the heap's, and `aliases` counts those, since a
+ * chunk is given back to the driver only after its last mapping is gone.
+ *
+ * Driver calls are made under the caller's slow lock and not under its core
+ * lock; the records are changed under both.
+ */
+#ifndef TIDE_CHUNK_H
+#define TIDE_CHUNK_H
+
+#include "chunk/epoch.h"
+
+typedef struct tide__chunk {
+    tide__chunk_handle handle;
+    uint64_t size, va; /* va 0: spare */
+    tide__epoch epoch; /* of the last free of a block over it */
+    uint32_t aliases;  /* old mappings still standing */
+    uint32_t next;     /* in the list of spare or unused records; 0 ends */
+    bool live;
+} tide__chunk;
+
+#define TIDE__CHUNKS_MAX (1U << 20) /* 2 TiB in the smallest chunks */
+
+typedef struct tide__chunks {
+    tide__device *device;
+    int gpu;
+    tide__chunk *items; /* item 0 is no chunk; the table never moves, and what is not used costs nothing */
+    size_t count;
+    uint32_t unused, spare; /* list heads */
+    _Atomic(uint64_t) reserved_bytes;
+    _Atomic(uint64_t) peak_reserved_bytes; /* since the last reset */
+    uint64_t limit_bytes;                  /* 0: none */
+    uint64_t held, created, released, moves, moved_bytes;
+} tide__chunks;
+
+tide_status tide__chunks_open(tide__chunks *c, tide__device *device, int gpu, uint64_t limit_bytes);
+void tide__chunks_close(tide__chunks *c);
+
+/* Takes a new chunk from the driver, spare; its index in *out. TIDE_LIMIT or
+ * TIDE_NO_DEVICE_MEMORY when there is none. */
+tide_status tide__chunks_create(tide__chunks *c, uint64_t size, uint32_t *out);
+
+/* Gives a spare chunk with no alias back. On failure it is spare again. */
+tide_status tide__chunks_release(tide__chunks *c, uint32_t index);
+
+/* Maps a chunk at va and makes it accessible there; on failure nothing is
+ * mapped at va, or *stuck is set when the new mapping could not be taken away
+ * again. Does not change the record. */
+tide_status tide__chunks_map(tide__chunks *c, uint32_t index, uint64_t va, bool *stuck);
+
+/* The record: spare chunks are in a list, others are not. */
+void tide__chunks_set_spare(tide__chunks *c, uint32_t index);
+/* Takes the spare chunk `index` off the list, or finds one of at most
+ * max_bytes (the largest); 0 if there is none. */
+bool tide__chunks_unspare(tide__chunks *c, uint32_t index);
+uint32_t tide__chunks_find_spare(const tide__chunks *c, uint64_t max_bytes);
+
+#endif

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Epochs: see epoch.h. Closed epochs wait in a ring, oldest first, and are
+ * asked oldest first, so a poll costs one query of an event that is not done
+ * plus what has become done. Events are used again; their number is bounded by
+ * streams times epochs in flight.
+ */
+#include "chunk/epoch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+tide_status tide__epochs_open(tide__epochs *e, tide__device *device, int gpu) {
+    memset(e, 0, sizeof *e);
+    e->device = device;
+    e->gpu = gpu;
+    atomic_init(&e->open, 1);
+    atomic_init(&e->done, 0);
+    return TIDE_OK;
+}
+
+static tide__closed_epoch *ring_at(const tide__epochs *e, size_t i) {
+    return &e->closed[(e->ring_first + i) % e->ring_cap];
+}
+
+void tide__epochs_close(tide__epochs *e) {
+    const tide__device_ops *ops = e->device->ops;
+    for (size_t i = 0; i < e->ring_count; i++) {
+        tide__closed_epoch *c = ring_at(e, i);
+        for (size_t k = 0; k < c->event_count; k++) {
+            ops->event_destroy(e->device, e->gpu, c->events[k]);
+        }
+        free(c->events);
+        free(c->streams);
+    }
+    for (size_t i = 0; i < e->spare_count; i++) {
+        ops->event_destroy(e->device, e->gpu, e->spare_events[i]);
+    }
+    for (size_t i = 0; i < e->stream_count; i++) {
+        free(e->streams[i]);
+    }
+    free(e->closed);
+    free(e->spare_events);
+    memset(e, 0, sizeof *e);
+}
+
+tide_status tide__epochs_add_stream(tide__epochs *e, tide_stream handle, uint16_t *index) {
+    uint64_t id;
+    tide_status status = e->device->ops->stream_id(e->device, e->gpu, handle, &id);
+    if (status != TIDE_OK) {
+        return status;
+    }
+    if (e->stream_count == TIDE__STREAM_MAX) {
+        return tide__fail(TIDE_LIMIT, "more than %d streams on one device: retire those that are destroyed",
+                          TIDE__STREAM_MAX);
+    }
+    tide__epoch_stream *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        return tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for a stream's record");
+    }
+    s->handle = handle;
+    s->driver_id = id;
+    e->streams[e->stream_count] = s;
+    *index = e->stream_count++;
+    return TIDE_OK;
+}
+
+static tide_status take_event(tide__epochs *e, tide__event *out) {
+    if (e->spare_count > 0) {
+        *out = e->spare_events[--e->spare_count];
+        return TIDE_OK;
+    }
+    return e->device->ops->event_create(e->device, e->gpu, out);
+}
+
+static void give_event(tide__epochs *e, tide__event event) {
+    if (!tide__grow((void **)&e->spare_events, &e->spare_cap, e->spare_count + 1, sizeof *e->spare_events)) {
+        e->device->ops->event_destroy(e->device, e->gpu, event);
+        return;
+    }
+    e->spare_events[e->spare_count++] = event;
+}
+
+static bool ring_reserve(tide__epochs *e) {
+    if (e->ring_count < e->ring_cap) {
+        return true;
+    }
+    size_t cap = e->ring_cap == 0 ? 64 : e->ring_cap * 2;
+    tide__closed_epoch *ring = malloc(cap * sizeof *ring);
+    if (ring == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < e->ring_count; i++) {
+        ring[i] = *ring_at(e, i);
+    }
+    free(e->closed);
+    e->closed = ring;
+    e->ring_cap = cap;
+    e->ring_first = 0;
+    return true;
+}
+
+static void closed_drop(tide__epochs *e, tide__closed_epoch *c) {
+    for (size_t k = 0; k < c->event_count; k++) {
+        give_event(e, c->events[k]);
+    }
+    free(c->events);
+    free(c->streams);
+}
+
+tide_status tide__epochs_cut(tide__epochs *e) {
+    tide__closed_epoch c = {.number = atomic_load(&e->open)};
+    if (!ring_reserve(e)) {
+        return tide__fail(TIDE_NO_HOST_MEMORY, "no host memory to close an epoch");
+    }
+    size_t most = e->stream_count > 0 ? e->stream_count : 1;
+    c.events = malloc(most * sizeof *c.events);
+    c.streams = malloc(most * sizeof *c.streams);
+    if (c.events == NULL || c.streams == NULL) {
+        free(c.events);
+        free(c.streams);
+        return tide__fail(TIDE_NO_HOST_MEMORY, "no host memory to close an epoch");
+    }
+    atomic_store(&e->open, c.number + 1);
+    for (uint16_t i = 0; i < e->stream_count; i++) {
+        tide__event event;
+        if (e->streams[i]->retired) {
+            continue;
+        }
+        tide_status status = take_event(e, &event);
+        if (status == TIDE_OK) {
+            c.streams[c.event_count] = i;
+            c.events[c.event_count++] = event;
+            status = e->device->ops->event_record(e->device, e->gpu, event, e->streams[i]->handle);
+        }
+        if (status != TIDE_OK) { /* not in the ring, so never done by itself: the next cut covers it */
+            closed_drop(e, &c);
+            return status;
+        }
+    }
+    e->closed[(e->ring_first + e->ring_count++) % e->ring_cap] = c;
+    e->closed_total++;
+    return TIDE_OK;
+}
+
+static void retire_oldest(tide__epochs *e) {
+    tide__closed_epoch *c = ring_at(e, 0);
+    TIDE__CHECK(c->done_count == c->event_count);
+    atomic_store_explicit(&e->done, c->number, memory_order_release);
+    for (size_t k = 0; k < c->event_count; k++) {
+        give_event(e, c->events[k]);
+    }
+    free(c->events);
+    free(c->streams);
+    e->ring_first = (e->ring_first + 1) % e->ring_cap;
+    e->ring_count--;
+}
+
+tide_status tide__epochs_poll(tide__epochs *e) {
+    while (e->ring_count > 0) {
+        tide__closed_epoch *c = ring_at(e, 0);
+        while (c->done_count < c->event_count) {
+            tide_status status = e->device->ops->event_query(e->device, e->gpu, c->events[c->done_count]);
+            if (status == TIDE_NOT_READY) {
+                return TIDE_OK;
+            }
+            if (status != TIDE_OK) {
+                return status;
+            }
+            c->done_count++;
+        }
+        retire_oldest(e);
+    }
+    return TIDE_OK;
+}
+
+/* Makes sure that the epoch is closed. */
+static tide_status close_up_to(tide__epochs *e, tide__epoch epoch) {
+    TIDE__CHECK(epoch <= atomic_load(&e->open));
+    bool in_ring = e->ring_count > 0 && ring_at(e, e->ring_count - 1)->number >= epoch;
+    if (epoch <= atomic_load(&e->done) || in_ring) {
+        return TIDE_OK;
+    }
+    return tide__epochs_cut(e);
+}
+
+tide_status tide__epochs_wait(tide__epochs *e, tide__epoch epoch, uint64_t timeout_ns) {
+    tide_status status = close_up_to(e, epoch);
+    bool waited = false;
+    while (status == TIDE_OK && atomic_load(&e->done) < epoch && e->ring_count > 0) {
+        tide__closed_epoch *c = ring_at(e, 0);
+        while (status == TIDE_OK && c->done_count < c->event_count) {
+            tide__event event = c->events[c->done_count];
+            if (e->device->ops->event_query(e->device, e->gpu, event) != TIDE_OK) {
+                uint64_t before = e->device->ops->now_ns(e->device);
+                waited = true;
+                status = e->device->ops->event_wait(e->device, e->gpu, event, timeout_ns);
+                uint64_t took = e->device->ops->now_ns(e->device) - before;
+                timeout_ns = timeout_ns == UINT64_MAX ? timeout_ns : timeout_ns - tide__min(took, timeout_ns);
+            }
+            c->done_count += status == TIDE_OK;
+        }
+        if (status == TIDE_OK) {
+            retire_oldest(e);
+        }
+    }
+    e->host_waits += waited;
+    return status;
+}
+
+tide_status tide__epochs_stream_wait(tide__epochs *e, uint16_t stream, tide__epoch epoch) {
+    tide__epoch_stream *s = e->streams[stream];
+    tide_status status = close_up_to(e, epoch);
+    if (status != TIDE_OK || epoch <= s->waited) {
+        return status;
+    }
+    /* Events of one stream complete in order: the first closed epoch at or
+     * after `epoch` stands for all before it, but for streams that were retired
+     * by then: their last event is in an earlier one. */
+    for (size_t i = 0; i < e->ring_count; i++) {
+        tide__closed_epoch *c = ring_at(e, i);
+        bool last = c->number >= epoch;
+        for (size_t k = c->done_count; k < c->event_count; k++) {
+            if (c->streams[k] == stream || (!last && !e->streams[c->streams[k]]->retired)) {
+                continue;
+            }
+            status = e->device->ops->stream_wait_event(e->device, e->gpu, s->handle, c->events[k]);
+            if (status != TIDE_OK) {
+                return status;
+            }
+            e->stream_waits++;
+        }
+        if (last) {
+            s->waited = c->number;
+            return TIDE_OK;
+        }
+    }
+    s->waited = epoch; /* all done already */
+    return TIDE_OK;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * epoch: when is freed memory idle?
+ *
+ * An event per free would cost more than the free. Instead time is cut into
+ * epochs: a free stores the number of the open one, and the slow path closes
+ * it by recording one event on every stream seen on the device. When all of
+ * an epoch's events are done, everything freed in it or before is idle: no
+ * queued work of any seen stream can touch it.
+ *
+ *      epoch 7        epoch 8        epoch 9 (open)
+ *   --frees------|--frees-------|--frees--------> host time
+ *            events 7        events 8
+ *
+ * Invariant: the number of the open epoch rises before the closing events are
+ * recorded. A free that still read the old number therefore came before them,
+ * and so did the work its caller had queued.
+ *
+ * Threads: `open` and `done` may be read by anyone; everything else is under
+ * the caller's slow lock.
+ */
+#ifndef TIDE_EPOCH_H
+#define TIDE_EPOCH_H
+
+#include <stdatomic.h>
+
+#include "device/device.h"
+
+typedef uint64_t tide__epoch; /* from 1; 0 is before everything: always done */
+
+#define TIDE__STREAM_NONE UINT16_MAX
+#define TIDE__STREAM_MAX 4096
+
+typedef struct tide__epoch_stream {
+    tide_stream handle;
+    uint64_t driver_id;
+    bool retired;
+    tide__epoch waited; /* the stream was made to wait, on the device, for all epochs up to this */
+} tide__epoch_stream;
+
+typedef struct tide__closed_epoch {
+    tide__epoch number;
+    size_t event_count, done_count;
+    tide__event *events; /* one a stream seen when it closed */
+    uint16_t *streams;   /* whose */
+} tide__closed_epoch;
+
+typedef struct tide__epochs {
+    tide__device *device;
+    int gpu;
+    _Atomic(tide__epoch) open, done;
+    tide__epoch_stream *streams[TIDE__STREAM_MAX];
+    uint16_t stream_count;
+    tide__closed_epoch *closed; /* a ring, oldest first */
+    size_t ring_first, ring_count, ring_cap;
+    tide__event *spare_events;
+    size_t spare_count, spare_cap;
+    uint64_t closed_total, host_waits, stream_waits;
+} tide__epochs;
+
+tide_status tide__epochs_open(tide__epochs *e, tide__device *device, int gpu);
+void tide__epochs_close(tide__epochs *e);
+
+/* Adds a stream; its index, never used again, is what blocks store. */
+tide_status tide__epochs_add_stream(tide__epochs *e, tide_stream handle, uint16_t *index);
+
+/* Closes the open epoch. On failure it stays as closed as it is: the epoch is
+ * merged into the next one, never taken for done. */
+tide_status tide__epochs_cut(tide__epochs *e);
+
+/* Asks the events and raises `done`; asks no more than needed. */
+tide_status tide__epochs_poll(tide__epochs *e);
+
+/* The host waits until `epoch` is done (closing it if open), at most timeout_ns. */
+tide_status tide__epochs_wait(tide__epochs *e, tide__epoch epoch, uint64_t timeout_ns);
+
+/* Stream waits on the device for all epochs up to `epoch` (closing it if open). */
+tide_status tide__epochs_stream_wait(tide__epochs *e, uint16_t stream, tide__epoch epoch);
+
+static inline tide__epoch tide__epochs_open_number(tide__epochs *e) { return atomic_load(&e->open); }
+static inline tide__epoch tide__epochs_done(tide__epochs *e) {
+    return atomic_load_explicit(&e->done, memory_order_acquire);
+}
+
+#endif

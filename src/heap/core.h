@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * core: one device's heaps and everything behind them.
+ *
+ * Files, as an allocation passes through them:
+ *   cache.c    a block of this very size that the stream freed: taken whole
+ *   core.c     a free block with chunks behind it, split and coalesced
+ *   backing.c  the slow path: an address range is chosen and chunks are found
+ *              for the part of it that has none
+ *   retire.c   old mappings, chunks given back, trim, the steps before out of
+ *              memory
+ *
+ * Locks, in the order in which they may be taken:
+ *   1. slow    one slow path at a time; held across driver calls
+ *   2. cache   of a stream; hits take only this
+ *   3. core    blocks, indices, holes; never held across a driver call
+ * The slow path plans under `core`, marks what it will use BUSY, calls the
+ * driver under `slow` alone, then commits or puts back under `core`.
+ */
+#ifndef TIDE_CORE_H
+#define TIDE_CORE_H
+
+#include <pthread.h>
+
+#include "base/lock.h"
+#include "chunk/chunk.h"
+#include "heap/index.h"
+#include "heap/space.h"
+
+/* A pool has a heap for each class of block sizes, so that a chunk is never
+ * pinned by a block much smaller than itself: small blocks come and go by the
+ * hundred thousand on chunks of the least size, and only the largest stand on
+ * large chunks. Idle chunks go wherever they are needed. */
+#define TIDE__CLASSES 4
+#define TIDE__SMALL_BYTES TIDE__MIB
+
+typedef struct tide__heap {
+    uint16_t number; /* pool * TIDE__CLASSES + class */
+    uint8_t size_class;
+    bool live;
+    tide__extent *extents;
+    tide__index **index; /* by stream number; NULL where it has none */
+    size_t index_cap;
+    tide__block *holes;
+    size_t hole_count;
+} tide__heap;
+
+typedef struct tide__stream_cache {
+    tide__lock lock;
+    tide_stream handle;
+    uint16_t number;
+    tide__block **bins; /* by size / 512, up to TIDE__CACHE_MAX_BYTES */
+    tide__block *last;  /* the last larger block freed: the next alloc of its size gets it whole */
+    uint64_t bytes;     /* in bins */
+    size_t count;
+    /* Not yet in the core's totals: see tide__account. */
+    int64_t requested_delta, allocated_delta;
+    uint64_t allocs, frees, hits;
+    uint64_t freed_since_cut; /* bytes not yet in the core's */
+} tide__stream_cache;
+
+#define TIDE__CACHE_MAX_BYTES TIDE__SMALL_BYTES
+#define TIDE__CACHE_BOUND_BYTES (8 * TIDE__MIB)
+#define TIDE__STREAM_TABLE 8192 /* slots; twice TIDE__STREAM_MAX */
+
+/* What the policy weighs: data, so that benchmarks can vary it. */
+typedef struct tide__tuning {
+    struct {
+        uint64_t from_bytes;  /* blocks of at least this size */
+        uint64_t chunk_bytes; /* stand on new chunks of this size */
+    } classes[TIDE__CLASSES];
+    uint64_t chunk_share;     /* no new chunk is larger than peak live / this ... */
+    uint64_t chunk_floor;     /* ... or this, whichever is more */
+    uint64_t slack_per_mille; /* reserved may pass peak live by so much before anything dear is done */
+    uint64_t slack_bytes;
+    uint64_t most_per_mille,
+        most_bytes;       /* ... and by this rather than pin a chunk much larger than what is missing */
+    uint64_t epoch_bytes; /* an epoch is cut after so many bytes were freed ... */
+    uint64_t epoch_share; /* ... or reserved / this, whichever is more */
+} tide__tuning;
+
+extern const tide__tuning tide__tuning_default;
+
+typedef struct tide__core {
+    tide__device *device;
+    int gpu;
+    tide__device_properties properties;
+    tide_cross_stream cross_stream;
+    tide__tuning tuning;
+    tide__registry *registry; /* the allocator's */
+
+    pthread_mutex_t slow;
+    tide__epochs epochs;
+    tide__chunks chunks;
+    uint64_t address_bytes;
+    tide__block *retiring; /* list */
+    uint64_t retiring_bytes;
+    uint64_t slow_allocs, ooms;
+    uint64_t peak_live_window; /* highest live bytes since the last trim */
+    struct tide__plan *plan;   /* the slow path's working memory */
+
+    tide__lock core;
+    tide__blocks blocks;
+    tide__heap *heaps[UINT16_MAX];
+    uint16_t heap_count;
+    tide__block *awaiting; /* list */
+    uint64_t awaiting_bytes, freed_since_cut;
+
+    /* Written under the cache locks, in steps: see tide__account. */
+    _Atomic(int64_t) requested_bytes, allocated_bytes;
+    _Atomic(int64_t) peak_requested, peak_allocated;
+
+    pthread_mutex_t stream_lock; /* adding streams; the table is read without it */
+    struct {
+        _Atomic(uint64_t) handle; /* + 1; 0 is empty */
+        tide__stream_cache *cache;
+    } stream_table[TIDE__STREAM_TABLE];
+    tide__stream_cache *_Atomic caches[TIDE__STREAM_MAX]; /* by stream number */
+    _Atomic(uint32_t) cache_count;
+} tide__core;
+
+typedef struct tide__core_options {
+    tide__device *device;
+    int gpu;
+    tide_cross_stream cross_stream;
+    uint64_t limit_bytes;
+    tide__registry *registry;
+    const tide__tuning *tuning; /* NULL: the default */
+} tide__core_options;
+
+tide_status tide__core_open(const tide__core_options *options, tide__core **out);
+void tide__core_close(tide__core *c);
+
+/* ---- The calls behind the public ones; pool is an index, 0 the default ---- */
+tide_status tide__core_alloc(tide__core *c, uint64_t requested, tide_stream stream, uint32_t pool,
+                             uint64_t *va);
+tide_status tide__core_alloc_at(tide__core *c, uint64_t requested, tide_stream stream, uint32_t pool,
+                                uint64_t va);
+/* The live block at va, or NULL. */
+tide__block *tide__core_find(tide__core *c, const tide__extent *x, uint64_t va);
+tide_status tide__core_free(tide__core *c, const tide__extent *x, uint64_t va);
+tide_status tide__core_record_stream(tide__core *c, tide__block *b, tide_stream stream);
+tide_status tide__core_trim(tide__core *c, uint64_t bytes, uint64_t wait_ns, tide_trim_result *result);
+tide_status tide__core_retire_stream(tide__core *c, tide_stream stream);
+tide_status tide__core_add_pool(tide__core *c, uint32_t pool);
+tide_status tide__core_release_pool(tide__core *c, uint32_t pool);
+void tide__core_stats(tide__core *c, tide_stats *out);
+void tide__core_reset_peaks(tide__core *c);
+
+/* Walks everything and checks each invariant of docs/invariants.md; aborts
+ * where one does not hold. For tests: takes all locks. */
+void tide__core_validate(tide__core *c);
+
+/* ---- Between the files of this room ---- */
+
+/* The stream's cache, made if this is the first time it is seen. */
+tide_status tide__core_stream(tide__core *c, tide_stream handle, tide__stream_cache **out);
+
+/* A block of exactly `size` from the stream's cache; NULL if there is none.
+ * The cache's lock is held. */
+tide__block *tide__cache_take(tide__stream_cache *s, uint64_t size);
+/* Keeps a freed block, or gives blocks back to the core to make room. */
+void tide__cache_put(tide__core *c, tide__stream_cache *s, tide__block *b);
+/* Everything the cache keeps goes back to the core. Takes its lock. */
+void tide__cache_flush(tide__core *c, tide__stream_cache *s);
+void tide__core_flush_caches(tide__core *c);
+
+/* Adds to what callers hold; peaks are kept exact for one stream at a time.
+ * The cache's lock is held. */
+void tide__account(tide__core *c, tide__stream_cache *s, int64_t requested, int64_t allocated);
+
+/* Under `core`: a free block, out of its index, becomes a live one of `size` at
+ * the end that pins fewer chunks anew; the rest stays free. */
+tide__block *tide__core_carve(tide__core *c, tide__block *b, uint64_t size, uint16_t stream);
+/* Under `core`: free neighbours that the stream may both use (with
+ * TIDE__STREAM_NONE: that are both idle) become one, so that chunks which lie
+ * across them can be had. */
+void tide__core_gather(tide__core *c, tide__heap *h, uint16_t stream);
+/* Under `core`: a block in no list, its stream and epoch set, becomes FREE and
+ * joins its free neighbours of the same stream. */
+tide__block *tide__core_put_free(tide__core *c, tide__block *b);
+/* The same for HOLE: joins neighbouring holes. */
+void tide__core_put_hole(tide__core *c, tide__block *b);
+void tide__core_remove_free(tide__core *c, tide__block *b);
+void tide__core_remove_hole(tide__core *c, tide__block *b);
+tide__extent *tide__core_extent(const tide__core *c, const tide__block *b);
+void tide__list_push(tide__block **head, tide__block *b);
+void tide__list_remove(tide__block **head, tide__block *b);
+/* May work queued now on this stream use the bytes of this FREE block? */
+bool tide__core_usable(tide__core *c, const tide__block *b, uint16_t stream);
+tide__heap *tide__core_heap(tide__core *c, uint32_t pool, uint64_t size);
+
+/* Under `slow`, and no other lock: a live block of `size`, chunks found. With
+ * at != 0 exactly there. */
+tide_status tide__core_back(tide__core *c, tide__heap *heap, tide__stream_cache *s, uint64_t size,
+                            uint64_t at, tide__block **out);
+
+/* Under `slow`: asks the epochs, takes away old mappings whose epoch is done,
+ * frees awaiting blocks. Failures leave things as they were, to be tried again. */
+tide_status tide__core_poll(tide__core *c);
+/* Under `slow`: gives idle chunks back until `bytes` are or there are no more. */
+tide_status tide__core_release_idle(tide__core *c, uint64_t bytes, uint64_t *released);
+/* Under `slow`, chunks of BUSY block `b` (wholly filled by chunks) are unmapped and
+ * given back; it becomes a HOLE. On failure what is left is put back. */
+tide_status tide__core_give_back(tide__core *c, tide__block *b, uint64_t *released);
+
+uint64_t tide__core_live_bytes(tide__core *c);
+void tide__plan_free(struct tide__plan *p);
+
+#endif

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Idle chunks: those under free blocks alone. They are not kept in lists of
+ * their own, since that would cost every alloc and free; the slow path, which
+ * is about to spend tens of microseconds a chunk in the driver, finds them by
+ * walking the larger free blocks.
+ *
+ * A chunk knows the epoch of the last free over it, which is often older than
+ * that of the free block it lies in: that one grew by joining. So a chunk may
+ * be idle for everybody in a block that is not, and it may lie across blocks
+ * of several streams.
+ */
+#include <stdlib.h>
+
+#include "heap/plan.h"
+
+/* May the stream use this chunk, that begins in the free block b? */
+static bool chunk_usable(tide__core *c, const tide__chunk *k, const tide__block *b, uint16_t stream) {
+    bool for_all = k->epoch <= tide__epochs_done(&c->epochs);
+    bool owned = stream != TIDE__STREAM_NONE;
+    bool waited = owned && k->epoch <= c->epochs.streams[stream]->waited;
+    if (stream != TIDE__STREAM_NONE && c->cross_stream == TIDE_CROSS_STREAM_OFF) {
+        for_all = waited = false;
+    }
+    uint64_t end = k->va + k->size;
+    for (; b != NULL && b->va < end; b = b->next) {
+        if (tide__state_of(b) != TIDE__FREE) {
+            return false;
+        }
+        owned = owned && b->stream == stream;
+    }
+    return for_all || waited || owned;
+}
+
+/* Adds the chunks that begin inside one free block. */
+static void collect_block(tide__core *c, tide__plan *p, tide__block *b, uint16_t stream) {
+    const tide__extent *x = tide__core_extent(c, b);
+    uint64_t granule = UINT64_C(1) << x->granule_shift;
+    uint64_t va = tide__align_up(b->va, granule), end = b->va + b->size;
+    while (va < end && p->candidate_count < TIDE__CANDIDATES_MAX) {
+        uint32_t number = *tide__extent_chunk_slot(x, va);
+        TIDE__CHECK(number != 0);
+        const tide__chunk *k = &c->chunks.items[number];
+        if (k->va >= b->va && chunk_usable(c, k, b, stream)) {
+            p->candidates[p->candidate_count++] = (tide__candidate){
+                .va = k->va, .size = k->size, .epoch = k->epoch, .block = b, .chunk = number};
+        }
+        va = k->va + k->size;
+    }
+}
+
+/* Does a chunk begin in the free block b that has only free blocks over it and
+ * waits for its epoch? */
+static bool block_pending(tide__core *c, const tide__block *b, tide__epoch done) {
+    const tide__extent *x = tide__core_extent(c, b);
+    uint64_t va = tide__align_up(b->va, UINT64_C(1) << x->granule_shift), end = b->va + b->size;
+    while (va < end) {
+        const tide__chunk *k = &c->chunks.items[*tide__extent_chunk_slot(x, va)];
+        const tide__block *over = b;
+        while (over != NULL && over->va < k->va + k->size && tide__state_of(over) == TIDE__FREE) {
+            over = over->next;
+        }
+        if (k->va >= b->va && k->epoch > done && (over == NULL || over->va >= k->va + k->size)) {
+            return true;
+        }
+        va = k->va + k->size;
+    }
+    return false;
+}
+
+bool tide__donors_pending(tide__core *c) {
+    tide__epoch done = tide__epochs_done(&c->epochs);
+    for (uint16_t i = 0; i < c->heap_count; i++) {
+        tide__heap *h = c->heaps[i];
+        for (size_t s = 0; h != NULL && s < h->index_cap; s++) {
+            tide__index_cursor cursor;
+            tide__index *x = h->index[s];
+            tide__block *b = x != NULL ? tide__index_first(x, &cursor, TIDE__ALIGN_BYTES) : NULL;
+            for (; b != NULL; b = tide__index_next(x, &cursor, b)) {
+                if (block_pending(c, b, done)) {
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
+}
+
+static int larger_then_older(const void *left, const void *right) {
+    const tide__candidate *a = left, *b = right;
+    if (a->size != b->size) {
+        return a->size > b->size ? -1 : 1;
+    }
+    if (a->epoch != b->epoch) {
+        return a->epoch < b->epoch ? -1 : 1;
+    }
+    return a->va < b->va ? -1 : a->va > b->va;
+}
+
+/* Blocks smaller than this are not looked into for chunks that begin in them,
+ * where a taker wants any chunk soon; giving back looks into all. */
+#define LEAST_BLOCK_BYTES (64 * TIDE__KIB)
+
+void tide__donors_collect(tide__core *c, tide__plan *p, uint16_t stream) {
+    uint64_t least = stream == TIDE__STREAM_NONE ? TIDE__ALIGN_BYTES : LEAST_BLOCK_BYTES;
+    p->candidate_count = 0;
+    for (uint16_t i = 0; i < c->heap_count; i++) {
+        tide__heap *h = c->heaps[i];
+        for (size_t s = 0; h != NULL && s < h->index_cap; s++) {
+            if (h->index[s] == NULL) {
+                continue;
+            }
+            tide__index_cursor cursor;
+            tide__block *b = tide__index_first(h->index[s], &cursor, least);
+            for (; b != NULL; b = tide__index_next(h->index[s], &cursor, b)) {
+                collect_block(c, p, b, stream);
+            }
+        }
+    }
+    qsort(p->candidates, p->candidate_count, sizeof *p->candidates, larger_then_older);
+}
+
+tide__candidate *tide__donors_at_most(tide__plan *p, uint64_t most) {
+    for (size_t i = 0; i < p->candidate_count; i++) {
+        if (!p->candidates[i].used && p->candidates[i].size <= most) {
+            return &p->candidates[i];
+        }
+    }
+    return NULL;
+}
+
+tide__candidate *tide__donors_at_least(tide__plan *p, uint64_t least) {
+    tide__candidate *best = NULL;
+    for (size_t i = 0; i < p->candidate_count; i++) {
+        tide__candidate *k = &p->candidates[i];
+        if (!k->used && k->size >= least && (best == NULL || k->size < best->size)) {
+            best = k;
+        }
+    }
+    return best;
+}
+
+/* As tide__block_join, but the second record is kept, to be walked past. */
+static void join_passed(tide__plan *p, tide__block *first, tide__block *second) {
+    first->size += second->size;
+    first->next = second->next;
+    if (second->next != NULL) {
+        second->next->prev = first;
+    }
+    second->list_next = p->passed;
+    p->passed = second;
+}
+
+void tide__donors_done(tide__core *c, tide__plan *p) {
+    while (p->passed != NULL) {
+        tide__block *b = p->passed;
+        p->passed = b->list_next;
+        tide__blocks_give(&c->blocks, b);
+    }
+    p->candidate_count = 0;
+}
+
+tide__block *tide__donors_take(tide__core *c, tide__plan *p, tide__candidate *k) {
+    /* Earlier takings may have cut the block or joined its front away: the
+     * part in which this chunk begins comes after the record that the
+     * candidate names. */
+    tide__block *b = k->block;
+    while (b->va + b->size <= k->va) {
+        b = b->next;
+    }
+    TIDE__CHECK(tide__state_of(b) == TIDE__FREE && b->va <= k->va);
+    uint64_t end = k->va + k->size;
+    tide__core_remove_free(c, b);
+    tide__block_set(b, TIDE__BUSY);
+    if (k->va > b->va) {
+        tide__block *front = b;
+        b = tide__block_cut(&c->blocks, front, k->va - front->va);
+        tide__core_put_free(c, front);
+    }
+    if (b->va + b->size > end) {
+        tide__core_put_free(c, tide__block_cut(&c->blocks, b, k->size));
+    }
+    while (b->va + b->size < end) {
+        tide__block *after = b->next;
+        TIDE__CHECK(after != NULL && tide__state_of(after) == TIDE__FREE);
+        tide__core_remove_free(c, after);
+        tide__block_set(after, TIDE__BUSY);
+        if (after->va + after->size > end) { /* the record stays with the rest: other candidates name it */
+            tide__block *front = tide__block_cut_front(&c->blocks, after, end - after->va);
+            tide__core_put_free(c, after);
+            after = front;
+        }
+        join_passed(p, b, after);
+    }
+    b->epoch = k->epoch;
+    k->used = true;
+    return b;
+}

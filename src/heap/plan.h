@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plan: what one slow path is about to do.
+ *
+ *   pieces   BUSY blocks that adjoin, from `first` to `last`: they cover the
+ *            new block [at, at + size) and reach out to whole granules where
+ *            nothing was mapped
+ *   moves    one for each chunk to be mapped into a piece that was a hole
+ *
+ * While a plan stands, its pieces and the ranges its chunks come from (the
+ * donors) are BUSY: no other thread touches them, so the driver can be called
+ * without the core lock.
+ */
+#ifndef TIDE_PLAN_H
+#define TIDE_PLAN_H
+
+#include "heap/core.h"
+
+typedef struct tide__move {
+    tide__block *target; /* BUSY, exactly where the chunk goes */
+    tide__block *donor;  /* BUSY, exactly where it comes from; NULL: spare or new */
+    uint32_t chunk;      /* 0: to be created */
+    bool done;
+    bool stuck; /* mapped at its target, not accessible there, and not to be unmapped just now */
+} tide__move;
+
+typedef struct tide__candidate {
+    uint64_t va, size;
+    tide__epoch epoch;
+    tide__block *block; /* FREE; the chunk begins in it */
+    uint32_t chunk;
+    bool used;
+} tide__candidate;
+
+#define TIDE__CANDIDATES_MAX 1024
+
+typedef struct tide__plan {
+    tide__heap *heap;
+    tide__stream_cache *stream;
+    uint64_t size, at;
+    tide__block *first, *last;
+    tide__move *moves;
+    size_t move_count, move_cap;
+    tide__candidate candidates[TIDE__CANDIDATES_MAX];
+    size_t candidate_count;
+    tide__block *passed; /* records that candidates may still name: see tide__donors_take */
+} tide__plan;
+
+/* The core's plan, made on first use. Under `slow`. */
+tide_status tide__core_plan(tide__core *c, tide__plan **out);
+
+/* place.c; `core` is held */
+
+typedef struct tide__place {
+    tide__block *first;    /* the block that `at` lies in */
+    uint64_t at, unbacked; /* bytes that chunks must be found for */
+} tide__place;
+
+/* The range for p->size in p->heap that needs the fewest new bytes. False
+ * when no range is large enough. */
+bool tide__place_find(tide__core *c, const tide__plan *p, tide__place *out);
+/* The start of the largest hole; false if none holds `size` bytes. */
+bool tide__place_wild(tide__core *c, const tide__plan *p, uint64_t size, tide__place *out);
+/* Exactly `at`; TIDE_IN_USE where a byte of it is not to be had. */
+tide_status tide__place_exact(tide__core *c, const tide__plan *p, tide__place *out);
+/* Makes the pieces BUSY. Takes at most 2 records. */
+void tide__place_take(tide__core *c, tide__plan *p, const tide__place *place, uint64_t bytes);
+/* Puts all pieces back as what they are now: FREE where chunks are, else HOLE. */
+void tide__place_put_back(tide__core *c, tide__plan *p);
+bool tide__block_is_backed(const tide__core *c, const tide__block *b);
+
+/* donors.c; `core` is held */
+
+/* Fills p->candidates with the chunks under free blocks that the stream may
+ * use (TIDE__STREAM_NONE: that are idle for everybody), the largest first and
+ * among equals the longest idle first. */
+void tide__donors_collect(tide__core *c, tide__plan *p, uint16_t stream);
+/* Is a chunk under free blocks alone and not idle yet? */
+bool tide__donors_pending(tide__core *c);
+/* The largest unused candidate of at most `most` bytes; or the smallest of at least `least`. */
+tide__candidate *tide__donors_at_most(tide__plan *p, uint64_t most);
+tide__candidate *tide__donors_at_least(tide__plan *p, uint64_t least);
+/* Cuts the candidate's range out of its blocks as one BUSY block. Takes at most
+ * 2 records. A record that is joined away stays as a signpost, since other
+ * candidates may name it, until tide__donors_done. */
+tide__block *tide__donors_take(tide__core *c, tide__plan *p, tide__candidate *k);
+void tide__donors_done(tide__core *c, tide__plan *p);
+
+#endif

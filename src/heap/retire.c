@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The way back: old mappings whose work is done are unmapped, idle chunks are
+ * given to the driver, and blocks that waited for recorded streams become
+ * free. All under `slow`; the core lock is taken for the records only.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "heap/plan.h"
+
+/* ---- Old mappings ---- */
+
+static tide_status unmap_retired(tide__core *c) {
+    tide__epoch done = tide__epochs_done(&c->epochs);
+    for (tide__block *b = c->retiring, *next; b != NULL; b = next) {
+        next = b->list_next;
+        if (b->epoch > done) {
+            continue;
+        }
+        tide_status status = c->device->ops->unmap(c->device, c->gpu, b->va, b->size);
+        if (status != TIDE_OK) {
+            return status; /* stays in the list, to be tried again */
+        }
+        tide__lock_take(&c->core);
+        tide__list_remove(&c->retiring, b);
+        c->retiring_bytes -= b->size;
+        c->chunks.items[b->chunk].aliases--;
+        tide__core_put_hole(c, b);
+        tide__lock_drop(&c->core);
+    }
+    return TIDE_OK;
+}
+
+static void free_awaiting(tide__core *c) {
+    tide__epoch done = tide__epochs_done(&c->epochs);
+    tide__lock_take(&c->core);
+    for (tide__block *b = c->awaiting, *next; b != NULL; b = next) {
+        next = b->list_next;
+        if (b->epoch <= done) {
+            tide__list_remove(&c->awaiting, b);
+            c->awaiting_bytes -= b->size;
+            tide__core_put_free(c, b);
+        }
+    }
+    tide__lock_drop(&c->core);
+}
+
+tide_status tide__core_poll(tide__core *c) {
+    tide__lock_take(&c->core);
+    c->freed_since_cut = 0;
+    tide__lock_drop(&c->core);
+    tide_status status = tide__epochs_cut(&c->epochs);
+    if (status == TIDE_OK) {
+        status = tide__epochs_poll(&c->epochs);
+    }
+    if (status == TIDE_OK && c->awaiting != NULL) {
+        free_awaiting(c);
+    }
+    return status == TIDE_OK && c->retiring != NULL ? unmap_retired(c) : status;
+}
+
+/* ---- Giving chunks back ---- */
+
+tide_status tide__core_give_back(tide__core *c, tide__block *b, uint64_t *released) {
+    tide__extent *x = tide__core_extent(c, b);
+    tide_status status = c->device->ops->unmap(c->device, c->gpu, b->va, b->size);
+    if (status != TIDE_OK) {
+        tide__lock_take(&c->core);
+        tide__core_put_free(c, b);
+        tide__lock_drop(&c->core);
+        return status;
+    }
+    for (uint64_t va = b->va; va < b->va + b->size;) {
+        uint32_t number = *tide__extent_chunk_slot(x, va);
+        uint64_t size = c->chunks.items[number].size;
+        tide__lock_take(&c->core);
+        for (uint64_t at = va; at < va + size; at += c->properties.granularity) {
+            *tide__extent_chunk_slot(x, at) = 0;
+        }
+        tide__lock_drop(&c->core);
+        tide__chunks_set_spare(&c->chunks, number);
+        tide_status gave = tide__chunks_release(&c->chunks, number);
+        if (gave == TIDE_OK) {
+            *released += size;
+        } else {
+            status = gave; /* it is spare now: the next slow path uses it or tries again */
+        }
+        va += size;
+    }
+    tide__lock_take(&c->core);
+    tide__core_put_hole(c, b);
+    tide__lock_drop(&c->core);
+    return status;
+}
+
+static tide_status release_spares(tide__core *c, uint64_t bytes, uint64_t *released) {
+    while (*released < bytes) {
+        uint32_t spare = tide__chunks_find_spare(&c->chunks, UINT64_MAX);
+        if (spare == 0) {
+            break;
+        }
+        uint64_t size = c->chunks.items[spare].size;
+        tide_status status = tide__chunks_release(&c->chunks, spare);
+        if (status != TIDE_OK) {
+            return status;
+        }
+        *released += size;
+    }
+    return TIDE_OK;
+}
+
+/* Takes idle chunks of about `bytes`, BUSY, into `taken`; how many. */
+#define RELEASE_BATCH 256
+
+static size_t take_idle(tide__core *c, tide__plan *p, uint64_t bytes, tide__block **taken) {
+    size_t count = 0;
+    uint64_t sum = 0;
+    tide__lock_take(&c->core);
+    if (tide__blocks_reserve(&c->blocks, 2 * RELEASE_BATCH)) {
+        tide__donors_collect(c, p, TIDE__STREAM_NONE);
+        for (size_t i = 0; i < p->candidate_count && count < RELEASE_BATCH && sum < bytes; i++) {
+            tide__candidate *k = &p->candidates[i];
+            if (c->chunks.items[k->chunk].aliases == 0) {
+                sum += k->size;
+                taken[count++] = tide__donors_take(c, p, k);
+            }
+        }
+        tide__donors_done(c, p);
+    }
+    tide__lock_drop(&c->core);
+    return count;
+}
+
+/* After a failure: what was taken and not given back is free again. */
+static void put_back(tide__core *c, tide__block **taken, size_t count) {
+    tide__lock_take(&c->core);
+    for (size_t i = 0; i < count; i++) {
+        tide__core_put_free(c, taken[i]);
+    }
+    tide__lock_drop(&c->core);
+}
+
+tide_status tide__core_release_idle(tide__core *c, uint64_t bytes, uint64_t *released) {
+    tide__block *taken[RELEASE_BATCH];
+    tide__plan *p;
+    tide_status status = tide__core_plan(c, &p);
+    if (status == TIDE_OK) {
+        status = release_spares(c, bytes, released);
+    }
+    while (status == TIDE_OK && *released < bytes) {
+        size_t count = take_idle(c, p, bytes - *released, taken), i = 0;
+        if (count == 0) {
+            break;
+        }
+        while (i < count && status == TIDE_OK) {
+            status = tide__core_give_back(c, taken[i++], released);
+        }
+        put_back(c, taken + i, count - i);
+    }
+    return status;
+}
+
+/* ---- Trim ---- */
+
+/* Free bytes that stayed, by why. */
+static void count_kept(tide__core *c, tide_trim_result *r) {
+    tide__epoch done = tide__epochs_done(&c->epochs);
+    tide__lock_take(&c->core);
+    for (uint16_t i = 0; i < c->heap_count; i++) {
+        tide__heap *h = c->heaps[i];
+        for (size_t s = 0; h != NULL && s < h->index_cap; s++) {
+            tide__index_cursor cursor;
+            tide__index *x = h->index[s];
+            tide__block *b = x != NULL ? tide__index_first(x, &cursor, TIDE__ALIGN_BYTES) : NULL;
+            for (; b != NULL; b = tide__index_next(x, &cursor, b)) {
+                *(b->epoch > done ? &r->pending_bytes : &r->pinned_bytes) += b->size;
+            }
+        }
+    }
+    tide__lock_drop(&c->core);
+}
+
+/* Would a wait free a chunk? */
+static bool any_pending(tide__core *c) {
+    tide__lock_take(&c->core);
+    bool found = c->awaiting != NULL || tide__donors_pending(c);
+    tide__lock_drop(&c->core);
+    return found;
+}
+
+static tide_status trim_waiting(tide__core *c, uint64_t bytes, uint64_t wait_ns, uint64_t *released) {
+    tide_status status = TIDE_OK;
+    tide__epoch until = tide__epochs_open_number(&c->epochs) - 1; /* later frees are not this call's */
+    uint64_t deadline = c->device->ops->now_ns(c->device);
+    deadline = wait_ns > UINT64_MAX - deadline ? UINT64_MAX : deadline + wait_ns;
+    while (status == TIDE_OK && *released < bytes) {
+        uint64_t now = c->device->ops->now_ns(c->device);
+        tide__epoch next = tide__epochs_done(&c->epochs) + 1;
+        if (now >= deadline || next > until || !any_pending(c)) {
+            break;
+        }
+        status = tide__epochs_wait(&c->epochs, bytes == UINT64_MAX ? until : next,
+                                   deadline == UINT64_MAX ? UINT64_MAX : deadline - now);
+        if (status == TIDE_TIMEOUT) {
+            return TIDE_OK; /* the result says what is pending */
+        }
+        if (status == TIDE_OK) {
+            status = tide__core_poll(c);
+        }
+        if (status == TIDE_OK) {
+            status = tide__core_release_idle(c, bytes, released);
+        }
+    }
+    return status;
+}
+
+tide_status tide__core_trim(tide__core *c, uint64_t bytes, uint64_t wait_ns, tide_trim_result *result) {
+    tide_trim_result r = {.struct_size = sizeof r};
+    pthread_mutex_lock(&c->slow);
+    tide__core_flush_caches(c);
+    tide_status status = tide__core_poll(c);
+    if (status == TIDE_OK) {
+        status = tide__core_release_idle(c, bytes, &r.released_bytes);
+    }
+    if (status == TIDE_OK && wait_ns > 0) {
+        status = trim_waiting(c, bytes, wait_ns, &r.released_bytes);
+    }
+    c->peak_live_window = tide__core_live_bytes(c);
+    if (status == TIDE_OK && result != NULL) {
+        count_kept(c, &r);
+        *result = r;
+    }
+    pthread_mutex_unlock(&c->slow);
+    return status;
+}

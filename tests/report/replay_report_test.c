@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a made-up result looks like: every case of wording, without replaying anything. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "report/replay_report.h"
+
+static char *const strings[] = {(char *)"", (char *)"rollout", (char *)"update_actor"};
+
+typedef struct fixture {
+    tide__trace trace;
+    tide__replay_options options;
+    tide__replay_result result;
+    tide__phase_result phases[TIDE__POLICY_COUNT][2];
+    tide__replay_report report;
+} fixture;
+
+/* A run of 10 GiB live for which native reserves 2 x, expandable 1.2 x, pagetide 1 x. */
+static void make(fixture *f) {
+    static const double ratios[] = {2, 1.2, 1};
+    memset(f, 0, sizeof *f);
+    f->trace.strings = (char **)strings;
+    f->trace.string_count = 3;
+    f->options.policies = 7;
+    f->options.cross_stream = TIDE_CROSS_STREAM_WAIT;
+    f->result.events = 95609;
+    f->result.allocations = 40000;
+    f->result.trace_seconds = 20;
+    f->result.peak_live = 10 * TIDE__GIB;
+    f->result.bound_reserved = 10 * TIDE__GIB;
+    f->result.recorded.policy = TIDE__RECORDED_NATIVE;
+    f->result.recorded.peak_reserved = 20 * TIDE__GIB;
+    f->result.recorded.compared = 40000;
+    for (int kind = 0; kind < TIDE__POLICY_COUNT; kind++) {
+        tide__policy_result *p = &f->result.policies[kind];
+        p->kind = (tide__policy_kind)kind;
+        p->ran = true;
+        p->ratio = ratios[kind];
+        p->peak_reserved = (uint64_t)(ratios[kind] * 10.0 * (double)TIDE__GIB);
+        p->driver_seconds = 0.1;
+        p->phases = f->phases[kind];
+        p->phase_count = 2;
+        for (uint32_t i = 0; i < 2; i++)
+            f->phases[kind][i] = (tide__phase_result){i + 1, TIDE__GIB, 2 * TIDE__GIB, TIDE__GIB, TIDE__GIB};
+    }
+    f->report = (tide__replay_report){"run.pickle", &f->trace, &f->options, &f->result};
+}
+
+static char *text_of(fixture *f) {
+    char *text = NULL;
+    size_t length = 0;
+    FILE *out = open_memstream(&text, &length);
+    tide__report_replay_text(&f->report, out, 80);
+    fclose(out);
+    return text;
+}
+
+/* Sentences wrap anywhere: compared with one space for any white space. */
+static void assert_says(fixture *f, const char *expected) {
+    char *text = text_of(f), *to = text;
+    for (const char *from = text; *from; from++) {
+        bool space = *from == ' ' || *from == '\n';
+        if (space && to > text && to[-1] == ' ') continue;
+        *to++ = space ? ' ' : *from;
+    }
+    *to = 0;
+    if (!strstr(text, expected)) fail_msg("not said: %s\n%s", expected, text);
+    free(text);
+}
+
+static unsigned findings_of(fixture *f, char **lines) {
+    size_t length = 0;
+    FILE *out = open_memstream(lines, &length);
+    unsigned findings = tide__report_check(&f->report, out);
+    fclose(out);
+    return findings;
+}
+
+static void lines_fit_80_columns(void **state) {
+    fixture f;
+    make(&f);
+    f.result.policies[0].oom = (tide__oom_result){true, 95608, TIDE__GIB, 10 * TIDE__GIB, 20 * TIDE__GIB};
+    f.result.recorded.has_oom = true;
+    char *text = text_of(&f);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+        assert_in_range(strlen(line), 1, 80);
+    free(text);
+}
+
+static void says_what_each_policy_would_have_reserved(void **state) {
+    fixture f;
+    make(&f);
+    assert_says(&f, "The model of it here agrees with the recording at all 40,000 events compared");
+    assert_says(&f,
+                "native reserved 2.00 x what the run held; pagetide 1.000 x, 10.00 GiB less, for 0.10 s in "
+                "the driver, 0.5% of the run's time.");
+}
+
+static void says_who_runs_out_and_who_does_not(void **state) {
+    fixture f;
+    make(&f);
+    f.options.limit_bytes = 15 * TIDE__GIB;
+    f.result.policies[0].oom = (tide__oom_result){true, 1234, TIDE__GIB, 9 * TIDE__GIB, 14 * TIDE__GIB};
+    f.result.policies[0].phase_count = 1;
+    assert_says(&f, "native runs out of memory at event 1,234: 1.00 GiB asked for, 9.00 GiB live, 14.00 GiB "
+                    "reserved. pagetide does not: it reserves 10.00 GiB at its peak");
+    assert_says(&f, "update_actor 1.00 - - 2.00 1.00 2.00 1.00 "); /* a phase that native never saw */
+    f.result.policies[2].oom = f.result.policies[0].oom;
+    assert_says(&f, "pagetide runs out of memory at event 1,234");
+}
+
+static void warns_of_a_model_that_differs(void **state) {
+    fixture f;
+    make(&f);
+    f.result.recorded.mismatches = 2;
+    f.result.recorded.first_mismatch = 7;
+    assert_says(&f, "DIFFERS from the recording at 2 of 40,000 events compared, first at event 7");
+}
+
+static void gives_the_reason_where_there_is_none_to_compare(void **state) {
+    fixture f;
+    make(&f);
+    f.result.recorded.policy = TIDE__RECORDED_NONE;
+    f.result.recorded.compared = 0;
+    strcpy(f.result.recorded.reason, "it has no segment events");
+    assert_says(&f, "No comparison with the recording: it has no segment events.");
+    f.result.policies[1].ran = false;
+    strcpy(f.result.policies[1].reason, "why not");
+    assert_says(&f, "expandable not replayed: why not");
+}
+
+static void an_empty_run_divides_by_nothing(void **state) {
+    fixture f;
+    make(&f);
+    f.result.peak_live = 0;
+    f.result.trace_seconds = 0;
+    for (int kind = 0; kind < TIDE__POLICY_COUNT; kind++) f.result.policies[kind].ratio = NAN;
+    char *text = text_of(&f);
+    assert_null(strstr(text, "nan"));
+    assert_null(strstr(text, "inf"));
+    free(text);
+}
+
+static void check_finds_nothing_in_what_keeps_its_promises(void **state) {
+    fixture f;
+    char *lines;
+    make(&f);
+    assert_int_equal(findings_of(&f, &lines), 0);
+    assert_string_equal(lines, "");
+    free(lines);
+}
+
+static void check_names_each_finding(void **state) {
+    fixture f;
+    char *lines;
+    make(&f);
+    f.options.trim_phases = true;
+    f.result.recorded.mismatches = 1;
+    f.result.policies[2].oom.happened = true;
+    f.result.policies[2].peak_reserved = 11 * TIDE__GIB;
+    f.phases[2][1].end_reserved = 2 * TIDE__GIB;
+    assert_int_equal(findings_of(&f, &lines), 4);
+    assert_non_null(strstr(lines, "run.pickle, GPU 0: the model of the recorded allocator differs"));
+    assert_non_null(strstr(lines, "pagetide runs out of memory"));
+    assert_non_null(strstr(lines, "pagetide reserves 11.00 GiB at its peak, promised is at most 10.21 GiB"));
+    assert_non_null(strstr(lines, "after a trim"));
+    free(lines);
+}
+
+static void check_allows_late_events_what_the_bound_needs(void **state) {
+    fixture f;
+    char *lines;
+    make(&f);
+    f.options.cross_stream = TIDE_CROSS_STREAM_IDLE;
+    f.options.event_delay_ns = 100000000;
+    f.result.bound_reserved = 11 * TIDE__GIB;
+    f.result.policies[2].peak_reserved = 11 * TIDE__GIB;
+    assert_int_equal(findings_of(&f, &lines), 0);
+    free(lines);
+    f.options.event_delay_ns = 0;
+    assert_int_equal(findings_of(&f, &lines), 1);
+    free(lines);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_fit_80_columns),
+        cmocka_unit_test(says_what_each_policy_would_have_reserved),
+        cmocka_unit_test(says_who_runs_out_and_who_does_not),
+        cmocka_unit_test(warns_of_a_model_that_differs),
+        cmocka_unit_test(gives_the_reason_where_there_is_none_to_compare),
+        cmocka_unit_test(an_empty_run_divides_by_nothing),
+        cmocka_unit_test(check_finds_nothing_in_what_keeps_its_promises),
+        cmocka_unit_test(check_names_each_finding),
+        cmocka_unit_test(check_allows_late_events_what_the_bound_needs),
+    };
+    return cmocka_run_group_tests_name("report: replay", tests, NULL, NULL);
+}
