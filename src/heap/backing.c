@@ -38,7 +38,7 @@ static tide__block *fit_anywhere(tide__core *c, tide__plan *p) {
     tide__heap *h = p->heap;
     tide__block *best = NULL;
     for (size_t s = 0; s < h->index_cap; s++) {
-        tide__block *b = h->index[s] != NULL ? tide__index_find(h->index[s], p->size) : NULL;
+        tide__block *b = h->index[s] != NULL ? tide__core_find_fit(c, h, h->index[s], p->size) : NULL;
         if (b != NULL && tide__core_usable(c, b, p->stream->number) &&
             (best == NULL || b->size < best->size)) {
             best = b;
@@ -565,7 +565,7 @@ tide_status tide__core_back(tide__core *c, tide__heap *heap, tide__stream_cache 
         char reason[512];
         strncpy(reason, tide_last_error(), sizeof reason - 1);
         reason[sizeof reason - 1] = '\0';
-        if (!find_bytes(c, size, until, &released)) {
+        if (!find_bytes(c, size + 2 * c->properties.granularity, until, &released)) {
             c->ooms++;
             return tide__fail(status, "%s", reason);
         }

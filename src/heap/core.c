@@ -13,8 +13,8 @@ const tide__tuning tide__tuning_default = {
                 {TIDE__SMALL_BYTES, 8 * TIDE__MIB},
                 {16 * TIDE__MIB, 20 * TIDE__MIB},
                 {128 * TIDE__MIB, 64 * TIDE__MIB}},
-    .chunk_share = 256,
-    .chunk_floor = 32 * TIDE__MIB,
+    .chunk_share = 320,
+    .chunk_floor = 24 * TIDE__MIB,
     .slack_per_mille = 5,
     .slack_bytes = 20 * TIDE__MIB,
     .most_per_mille = 13,
@@ -287,6 +287,10 @@ static tide__index *index_of(tide__heap *h, uint16_t stream, bool make) {
     return h->index[stream];
 }
 
+bool tide__core_index_ready(tide__core *c, tide__heap *h, uint16_t stream) {
+    return index_of(h, stream, true) != NULL;
+}
+
 void tide__core_remove_free(tide__core *c, tide__block *b) {
     tide__index_remove(index_of(c->heaps[b->heap], b->stream, false), b);
 }
@@ -355,20 +359,40 @@ void tide__core_put_hole(tide__core *c, tide__block *b) {
     h->hole_count++;
 }
 
-/* Does a chunk end or nothing lie just before this address? */
-static bool is_chunk_edge(const tide__core *c, const tide__extent *x, uint64_t va) {
-    if (va % c->properties.granularity != 0) {
-        return false;
+/* Only the chunks at the range's two ends can reach out of the free block, and
+ * then they are pinned already. */
+uint64_t tide__core_newly_pinned(const tide__core *c, const tide__block *b, uint64_t at, uint64_t size) {
+    const tide__extent *x = tide__core_extent(c, b);
+    const tide__chunk *first = &c->chunks.items[*tide__extent_chunk_slot(x, at)];
+    const tide__chunk *last = &c->chunks.items[*tide__extent_chunk_slot(x, at + size - 1)];
+    uint64_t from = first->va < b->va ? first->va + first->size : first->va;
+    uint64_t to = last->va + last->size > b->va + b->size ? last->va : last->va + last->size;
+    return from < to ? to - from : 0;
+}
+
+static uint64_t least_pinned(const void *core, const tide__block *b, uint64_t size) {
+    const tide__core *c = core;
+    return tide__min(tide__core_newly_pinned(c, b, b->va, size),
+                     tide__core_newly_pinned(c, b, b->va + b->size - size, size));
+}
+
+/* From this class on, chunks are large enough for the choice to matter more than its time. */
+#define SCORED_CLASS 2
+#define SCORED_BLOCKS 24
+
+tide__block *tide__core_find_fit(const tide__core *c, const tide__heap *h, const tide__index *x,
+                                 uint64_t size) {
+    if (h->size_class < SCORED_CLASS) {
+        return tide__index_find(x, size);
     }
-    return va == x->va || va == x->va + x->size ||
-           *tide__extent_chunk_slot(x, va) != *tide__extent_chunk_slot(x, va - c->properties.granularity);
+    return tide__index_find_lowest(x, size, SCORED_BLOCKS, least_pinned, c);
 }
 
 tide__block *tide__core_carve(tide__core *c, tide__block *b, uint64_t size, uint16_t stream) {
     tide__extent *x = tide__core_extent(c, b);
-    if (b->size > size && b->size >= c->properties.granularity && is_chunk_edge(c, x, b->va) &&
-        !is_chunk_edge(c, x, b->va + b->size)) {
-        /* The chunk at the end is pinned already by what follows: go there. */
+    if (b->size > size && b->size >= c->properties.granularity &&
+        tide__core_newly_pinned(c, b, b->va + b->size - size, size) <
+            tide__core_newly_pinned(c, b, b->va, size)) {
         tide__block *front = b;
         b = tide__block_cut(&c->blocks, front, front->size - size);
         tide__block_set(front, TIDE__FREE);
@@ -400,7 +424,8 @@ bool tide__core_usable(tide__core *c, const tide__block *b, uint16_t stream) {
  * stream that still needs its epoch, if one does. */
 static void gather_after(tide__core *c, tide__block *b, uint16_t stream) {
     tide__epoch done = tide__epochs_done(&c->epochs);
-    while (b->next != NULL && tide__state_of(b->next) == TIDE__FREE &&
+    /* Putting a join back may have joined it to a block before it that the stream may not use. */
+    while (tide__core_usable(c, b, stream) && b->next != NULL && tide__state_of(b->next) == TIDE__FREE &&
            tide__core_usable(c, b->next, stream)) {
         tide__block *after = b->next;
         tide__core_remove_free(c, b);
@@ -456,7 +481,7 @@ static tide_status take_fit(tide__core *c, tide__heap *h, tide__stream_cache *s,
     if (x == NULL || !tide__blocks_reserve(&c->blocks, 2)) {
         status = tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for block records");
     } else {
-        tide__block *b = tide__index_find(x, size);
+        tide__block *b = tide__core_find_fit(c, h, x, size);
         if (b != NULL) {
             tide__index_remove(x, b);
             *out = tide__core_carve(c, b, size, s->number);
@@ -594,6 +619,7 @@ static void maybe_cut(tide__core *c, uint64_t freed) {
     bool cut = c->freed_since_cut >= tide__max(c->tuning.epoch_bytes, reserved / c->tuning.epoch_share);
     tide__lock_drop(&c->core);
     if (cut && pthread_mutex_trylock(&c->slow) == 0) {
+        tide__epochs_poll(&c->epochs); /* else the closed ones pile up where no slow path comes by */
         if (tide__epochs_cut(&c->epochs) == TIDE_OK) {
             tide__lock_take(&c->core);
             c->freed_since_cut = 0;

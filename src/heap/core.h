@@ -169,6 +169,13 @@ void tide__core_flush_caches(tide__core *c);
  * The cache's lock is held. */
 void tide__account(tide__core *c, tide__stream_cache *s, int64_t requested, int64_t allocated);
 
+/* Under `core`: the bytes of idle chunks, those whole inside free block b, that
+ * a new block at [at, at + size) of it would pin. */
+uint64_t tide__core_newly_pinned(const tide__core *c, const tide__block *b, uint64_t at, uint64_t size);
+/* Under `core`: the free block of the index that fits `size` best: the tightest,
+ * for large blocks the one whose taking pins the fewest idle bytes. NULL if none. */
+tide__block *tide__core_find_fit(const tide__core *c, const tide__heap *h, const tide__index *x,
+                                 uint64_t size);
 /* Under `core`: a free block, out of its index, becomes a live one of `size` at
  * the end that pins fewer chunks anew; the rest stays free. */
 tide__block *tide__core_carve(tide__core *c, tide__block *b, uint64_t size, uint16_t stream);
@@ -188,6 +195,8 @@ void tide__list_push(tide__block **head, tide__block *b);
 void tide__list_remove(tide__block **head, tide__block *b);
 /* May work queued now on this stream use the bytes of this FREE block? */
 bool tide__core_usable(tide__core *c, const tide__block *b, uint16_t stream);
+/* Makes sure that blocks of this stream can be put into the heap's lists. */
+bool tide__core_index_ready(tide__core *c, tide__heap *h, uint16_t stream);
 tide__heap *tide__core_heap(tide__core *c, uint32_t pool, uint64_t size);
 
 /* Under `slow`, and no other lock: a live block of `size`, chunks found. With

@@ -18,16 +18,22 @@
 static bool chunk_usable(tide__core *c, const tide__chunk *k, const tide__block *b, uint16_t stream) {
     bool for_all = k->epoch <= tide__epochs_done(&c->epochs);
     bool owned = stream != TIDE__STREAM_NONE;
+    uint16_t heap = b->heap;
     bool waited = owned && k->epoch <= c->epochs.streams[stream]->waited;
     if (stream != TIDE__STREAM_NONE && c->cross_stream == TIDE_CROSS_STREAM_OFF) {
         for_all = waited = false;
     }
     uint64_t end = k->va + k->size;
-    for (; b != NULL && b->va < end; b = b->next) {
+    bool mixed = false;
+    for (const tide__block *first = b; b != NULL && b->va < end; b = b->next) {
         if (tide__state_of(b) != TIDE__FREE) {
             return false;
         }
         owned = owned && b->stream == stream;
+        mixed = mixed || b->stream != first->stream;
+    }
+    if (!for_all && waited && mixed) { /* it would become the taker's: see tide__donors_take */
+        return tide__core_index_ready(c, c->heaps[heap], stream);
     }
     return for_all || waited || owned;
 }
@@ -170,6 +176,7 @@ tide__block *tide__donors_take(tide__core *c, tide__plan *p, tide__candidate *k)
     }
     TIDE__CHECK(tide__state_of(b) == TIDE__FREE && b->va <= k->va);
     uint64_t end = k->va + k->size;
+    bool mixed = false;
     tide__core_remove_free(c, b);
     tide__block_set(b, TIDE__BUSY);
     if (k->va > b->va) {
@@ -190,7 +197,13 @@ tide__block *tide__donors_take(tide__core *c, tide__plan *p, tide__candidate *k)
             tide__core_put_free(c, after);
             after = front;
         }
+        mixed = mixed || after->stream != b->stream;
         join_passed(p, b, after);
+    }
+    /* If the plan is undone, bytes of several streams go back as one block: they
+     * are the taker's then, who has waited for all of them, and nobody else's. */
+    if (mixed && k->epoch > tide__epochs_done(&c->epochs)) {
+        b->stream = p->stream->number;
     }
     b->epoch = k->epoch;
     k->used = true;

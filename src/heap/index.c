@@ -98,6 +98,27 @@ tide__block *tide__index_find(const tide__index *x, uint64_t size) {
     return NULL;
 }
 
+tide__block *tide__index_find_lowest(const tide__index *x, uint64_t size, int most, tide__index_score score,
+                                     const void *user) {
+    tide__block *best = NULL;
+    uint64_t lowest = UINT64_MAX;
+    for (int number = class_from(x, class_of(size)); number >= 0 && most > 0;
+         number = class_from(x, number + 1)) {
+        for (tide__block *b = x->heads[number]; b != NULL && most > 0; b = b->list_next) {
+            if (b->size < size) {
+                continue;
+            }
+            most--;
+            uint64_t s = score(user, b, size);
+            if (s < lowest || (s == lowest && best != NULL && b->size < best->size)) {
+                lowest = s;
+                best = b;
+            }
+        }
+    }
+    return best;
+}
+
 tide__block *tide__index_first(const tide__index *x, tide__index_cursor *cursor, uint64_t size) {
     cursor->lowest = class_of(size);
     cursor->class_number = TIDE__INDEX_CLASSES;

@@ -32,6 +32,12 @@ void tide__index_remove(tide__index *x, tide__block *block);
  * there is none at all. Does not remove it. */
 tide__block *tide__index_find(const tide__index *x, uint64_t size);
 
+/* Calls `score` for up to `most` blocks of at least `size`, tighter classes
+ * first; the block with the lowest score, the smaller among equals. */
+typedef uint64_t (*tide__index_score)(const void *user, const tide__block *block, uint64_t size);
+tide__block *tide__index_find_lowest(const tide__index *x, uint64_t size, int most, tide__index_score score,
+                                     const void *user);
+
 /* Walks all blocks of at least about `size`, largest class first:
  * for (b = tide__index_first(x, &cursor, size); b; b = tide__index_next(x, &cursor, b)) */
 typedef struct tide__index_cursor {

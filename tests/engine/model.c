@@ -467,7 +467,7 @@ static bool op_trim(model *m, const model_op *o) {
                      " (pinned %" PRIu64 ", pending %" PRIu64 ")",
                      all ? "all" : "some", held, pinned, r.pinned_bytes, r.pending_bytes);
     }
-    if (patient && all && r.pending_bytes + r.pinned_bytes != held - m->d[device].allocated) {
+    if (patient && all && (r.pending_bytes != 0 || r.pinned_bytes != held - m->d[device].allocated)) {
         return wrong(m,
                      "a patient trim says pinned %" PRIu64 ", pending %" PRIu64 "; held %" PRIu64
                      ", allocated %" PRIu64,
@@ -548,29 +548,26 @@ static bool op_stream_retire(model *m, const model_op *o) {
     }
     size_t index = 1 + o->b % (d->stream_count - 1); /* not the default stream */
     tide_stream stream = d->streams[index];
-    bool retire_alone = o->c % 2 == 0;
-    if (retire_alone) { /* as on a GPU: retired here, destroyed by its owner */
-        tide_status status = tide_stream_retire(m->a, device, stream);
+    tide_status status = o->c % 2 == 0 ? TIDE_NOT_READY : tide_stream_destroy(m->a, device, stream);
+    if (status != TIDE_OK) { /* as on a GPU: retired here, destroyed by its owner */
+        if (status != TIDE_NOT_READY && !was_injected(m)) {
+            return wrong(m, "stream_destroy is %s: %s", tide_status_name(status), tide_last_error());
+        }
+        status = tide_stream_retire(m->a, device, stream);
         if (status != TIDE_OK) {
             return was_injected(m) ||
                    wrong(m, "stream_retire is %s: %s", tide_status_name(status), tide_last_error());
         }
         watch_retired(m->w, device, stream);
-    }
-    tide_status status = retire_alone ? m->w->base.ops->stream_destroy(&m->w->base, device, stream)
-                                      : tide_stream_destroy(m->a, device, stream);
-    if (status != TIDE_OK && !was_injected(m)) {
-        return wrong(m, "stream_destroy is %s: %s", tide_status_name(status), tide_last_error());
-    }
-    if (status != TIDE_OK && !retire_alone) {
-        return true; /* retired perhaps, and still there: it may be used again */
+        tide__fault_disarm(m->fault);
+        status = m->w->base.ops->stream_destroy(&m->w->base, device, stream);
     }
     d->streams[index] = d->streams[--d->stream_count];
     for (size_t i = 0; i < m->live_count; i++) {
         block *b = &m->live[i];
-        b->stream_gone |= b->device == device && b->stream == stream && status == TIDE_OK;
+        b->stream_gone |= b->device == device && b->stream == stream;
     }
-    return true;
+    return status == TIDE_OK || wrong(m, "the device's stream_destroy is %s", tide_status_name(status));
 }
 
 static bool op_phase(model *m, const model_op *o) {
