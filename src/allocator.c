@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ledger/ledger.h"
 
@@ -19,6 +18,13 @@ typedef struct pool_record {
     bool live;
 } pool_record;
 
+/* How often this process is the child of a fork that the library lived through. */
+static _Atomic(unsigned) forks;
+static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
+
+static void count_fork(void) { atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed); }
+static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
+
 struct tide_allocator {
     tide__device *device;
     int count;
@@ -28,7 +34,7 @@ struct tide_allocator {
     pthread_mutex_t pool_lock;
     pool_record pools[POOLS_MAX]; /* 0 is the default of each device; others are of one */
     uint32_t pool_count;
-    pid_t owner;
+    unsigned forks; /* when it was opened */
 };
 
 /* ---- Options ---- */
@@ -135,7 +141,8 @@ tide_status tide__open_on(tide__device *device, const tide_open_options *options
                                  : tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for an allocator");
     }
     a->device = device;
-    a->owner = getpid();
+    pthread_once(&forks_once, watch_forks);
+    a->forks = atomic_load_explicit(&forks, memory_order_relaxed);
     pthread_mutex_init(&a->pool_lock, NULL);
     a->pool_count = 1;
     a->count = device->ops->count(device);
@@ -167,12 +174,22 @@ tide_status tide_open(const tide_open_options *options, tide_allocator **out) {
     return status == TIDE_OK ? tide__open_on(device, &o, NULL, out) : status;
 }
 
+/* In a child its locks may be held for ever by threads that are not there, and
+ * the driver knows nothing of it. */
+static tide_status check_process(const tide_allocator *a) {
+    if (TIDE__LIKELY(a->forks == atomic_load_explicit(&forks, memory_order_relaxed))) {
+        return TIDE_OK;
+    }
+    return tide__fail(TIDE_FORKED, "the allocator belongs to the parent process: open one here");
+}
+
 tide_status tide_close(tide_allocator *a) {
     if (a == NULL) {
         return TIDE_OK;
     }
-    if (a->owner != getpid()) {
-        return tide__fail(TIDE_FORKED, "tide_close: the allocator belongs to the parent process");
+    tide_status status = check_process(a);
+    if (status != TIDE_OK) {
+        return status;
     }
     destroy(a);
     return TIDE_OK;
@@ -193,7 +210,32 @@ static tide_status check_device(const tide_allocator *a, int device) {
         return tide__fail(TIDE_INVALID_ARGUMENT, "device %d: the allocator has %d", device,
                           a != NULL ? a->count : 0);
     }
+    return check_process(a);
+}
+
+static tide_status check_given(const char *call, bool given) {
+    return given ? TIDE_OK : tide__fail(TIDE_INVALID_ARGUMENT, "%s: a pointer is NULL", call);
+}
+
+/* A caller's structure may be of an older or newer version. */
+static tide_status check_struct(const char *call, const void *structure) {
+    size_t size;
+    if (structure == NULL) {
+        return check_given(call, false);
+    }
+    memcpy(&size, structure, sizeof size);
+    if (size < sizeof size || size > 4096) {
+        return tide__fail(TIDE_INVALID_ARGUMENT, "%s: struct_size %zu", call, size);
+    }
     return TIDE_OK;
+}
+
+/* What both versions of it know is written. */
+static void copy_out(void *out, const void *have, size_t have_bytes) {
+    size_t size;
+    memcpy(&size, out, sizeof size);
+    memcpy(out, have, tide__min(size, have_bytes));
+    memcpy(out, &size, sizeof size);
 }
 
 static tide_pool pool_handle(uint32_t index, uint32_t generation) {
@@ -230,6 +272,9 @@ tide_status tide_alloc(tide_allocator *a, int device, size_t size_bytes, tide_st
     tide_status status = check_device(a, device);
     if (TIDE__UNLIKELY(status != TIDE_OK || (status = check_pool(a, device, pool, &index)) != TIDE_OK)) {
         return status;
+    }
+    if (TIDE__UNLIKELY(out == NULL)) {
+        return check_given("tide_alloc", false);
     }
     if (size_bytes == 0) {
         *out = NULL;
@@ -269,12 +314,20 @@ tide_status tide_free(tide_allocator *a, void *ptr) {
     if (a == NULL) {
         return tide__fail(TIDE_INVALID_ARGUMENT, "tide_free: the allocator is NULL");
     }
+    tide_status status = check_process(a);
+    if (TIDE__UNLIKELY(status != TIDE_OK)) {
+        return status;
+    }
     tide__extent *x = tide__registry_find(&a->registry, (uintptr_t)ptr);
     return x != NULL ? tide__core_free(x->core, x, (uintptr_t)ptr) : not_allocated(ptr);
 }
 
 /* The live block at ptr and its core. */
 static tide_status find_block(tide_allocator *a, const void *ptr, tide__core **core, tide__block **out) {
+    tide_status status = a != NULL ? check_process(a) : TIDE_OK;
+    if (status != TIDE_OK) {
+        return status;
+    }
     tide__extent *x = a != NULL ? tide__registry_find(&a->registry, (uintptr_t)ptr) : NULL;
     tide__block *b = x != NULL ? tide__core_find(x->core, x, (uintptr_t)ptr) : NULL;
     if (b == NULL) {
@@ -296,7 +349,10 @@ tide_status tide_block_size(tide_allocator *a, const void *ptr, size_t *requeste
                             size_t *block_bytes) {
     tide__core *core = NULL;
     tide__block *b = NULL;
-    tide_status status = find_block(a, ptr, &core, &b);
+    tide_status status = check_given("tide_block_size", requested_bytes != NULL && block_bytes != NULL);
+    if (status == TIDE_OK) {
+        status = find_block(a, ptr, &core, &b);
+    }
     if (status == TIDE_OK) {
         *requested_bytes = b->requested;
         *block_bytes = b->size;
@@ -308,19 +364,27 @@ tide_status tide_block_size(tide_allocator *a, const void *ptr, size_t *requeste
 
 tide_status tide_pool_create(tide_allocator *a, int device, tide_pool *out) {
     tide_status status = check_device(a, device);
+    if (status == TIDE_OK) {
+        status = check_given("tide_pool_create", out != NULL);
+    }
     if (status != TIDE_OK) {
         return status;
     }
     pthread_mutex_lock(&a->pool_lock);
-    if (a->pool_count == POOLS_MAX) {
+    uint32_t index = 1; /* a released pool of the device gives its number and its addresses to the next */
+    while (index < a->pool_count && (a->pools[index].live || a->pools[index].device != device)) {
+        index++;
+    }
+    if (index == POOLS_MAX) {
         status = tide__fail(TIDE_LIMIT, "more than %d pools", POOLS_MAX - 1);
     } else {
-        status = tide__core_add_pool(a->cores[device], a->pool_count);
+        status = tide__core_add_pool(a->cores[device], index);
     }
     if (status == TIDE_OK) {
-        pool_record *p = &a->pools[a->pool_count];
+        pool_record *p = &a->pools[index];
         *p = (pool_record){.generation = p->generation + 1, .device = device, .live = true};
-        *out = pool_handle(a->pool_count++, p->generation);
+        *out = pool_handle(index, p->generation);
+        a->pool_count = (uint32_t)tide__max(a->pool_count, index + 1U);
     }
     pthread_mutex_unlock(&a->pool_lock);
     return status;
@@ -331,15 +395,21 @@ tide_status tide_pool_release(tide_allocator *a, tide_pool pool) {
     if (a == NULL || pool == TIDE_POOL_DEFAULT || pool == TIDE_POOL_CURRENT || index >= POOLS_MAX) {
         return tide__fail(TIDE_BAD_HANDLE, "pool %#llx cannot be released", (unsigned long long)pool);
     }
-    tide_status status = check_pool(a, a->pools[index].device, pool, &index);
-    if (status == TIDE_OK) {
-        status = tide__core_release_pool(a->cores[a->pools[index].device], index);
+    tide_status status = check_process(a);
+    if (status != TIDE_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&a->pool_lock); /* of two releases at once, one finds the pool gone */
+    pool_record *p = &a->pools[index];
+    if (index >= a->pool_count || !p->live || p->generation != pool >> 32) {
+        status = tide__fail(TIDE_BAD_HANDLE, "pool %#llx does not exist", (unsigned long long)pool);
+    } else {
+        status = tide__core_release_pool(a->cores[p->device], index);
     }
     if (status == TIDE_OK) {
-        pthread_mutex_lock(&a->pool_lock);
-        a->pools[index].live = false;
-        pthread_mutex_unlock(&a->pool_lock);
+        p->live = false;
     }
+    pthread_mutex_unlock(&a->pool_lock);
     return status;
 }
 
@@ -347,16 +417,33 @@ tide_status tide_pool_release(tide_allocator *a, tide_pool pool) {
 
 tide_status tide_trim(tide_allocator *a, int device, const tide_trim_options *options,
                       tide_trim_result *result) {
+    tide_trim_options o = {.bytes = UINT64_MAX};
+    tide_trim_result r;
     tide_status status = check_device(a, device);
+    if (status == TIDE_OK && options != NULL) {
+        status = check_struct("tide_trim: options", options);
+    }
+    if (status == TIDE_OK && result != NULL) {
+        status = check_struct("tide_trim: result", result);
+    }
     if (status != TIDE_OK) {
         return status;
     }
-    uint64_t bytes = options != NULL ? options->bytes : UINT64_MAX;
-    return tide__core_trim(a->cores[device], bytes, options != NULL ? options->wait_ns : 0, result);
+    if (options != NULL) {
+        memcpy(&o, options, tide__min(options->struct_size, sizeof o));
+    }
+    status = tide__core_trim(a->cores[device], o.bytes, o.wait_ns, result != NULL ? &r : NULL);
+    if (status == TIDE_OK && result != NULL) {
+        copy_out(result, &r, sizeof r);
+    }
+    return status;
 }
 
 tide_status tide_stream_create(tide_allocator *a, int device, tide_stream *out) {
     tide_status status = check_device(a, device);
+    if (status == TIDE_OK) {
+        status = check_given("tide_stream_create", out != NULL);
+    }
     return status == TIDE_OK ? a->device->ops->stream_create(a->device, device, out) : status;
 }
 
@@ -373,17 +460,14 @@ tide_status tide_stream_retire(tide_allocator *a, int device, tide_stream stream
 tide_status tide_stats_get(tide_allocator *a, int device, tide_stats *out) {
     tide_stats all;
     tide_status status = check_device(a, device);
-    if (status != TIDE_OK) {
-        return status;
+    if (status == TIDE_OK) {
+        status = check_struct("tide_stats_get", out);
     }
-    size_t size = out->struct_size;
-    if (size < sizeof(size_t) || size > 4096) {
-        return tide__fail(TIDE_INVALID_ARGUMENT, "tide_stats_get: struct_size %zu", size);
+    if (status == TIDE_OK) {
+        tide__ledger_stats(&a->ledgers[device], &all);
+        copy_out(out, &all, sizeof all);
     }
-    tide__ledger_stats(&a->ledgers[device], &all);
-    memcpy(out, &all, tide__min(size, sizeof all));
-    out->struct_size = size;
-    return TIDE_OK;
+    return status;
 }
 
 tide_status tide_stats_reset_peaks(tide_allocator *a, int device) {
@@ -402,8 +486,8 @@ uint64_t tide_reserved_bytes(const tide_allocator *a, int device) {
 }
 
 tide_status tide_phase(tide_allocator *a, const char *name) {
-    tide_status status = TIDE_OK;
-    for (int i = 0; i < a->count && status == TIDE_OK; i++) {
+    tide_status status = check_device(a, 0);
+    for (int i = 0; status == TIDE_OK && i < a->count; i++) {
         status = tide__ledger_enter(&a->ledgers[i], name);
     }
     return status;
@@ -414,5 +498,15 @@ tide_status tide_phase_stats_get(tide_allocator *a, int device, int index, tide_
     if (status == TIDE_OK && index < 0) {
         status = tide__fail(TIDE_INVALID_ARGUMENT, "phase %d", index);
     }
-    return status == TIDE_OK ? tide__ledger_get(&a->ledgers[device], (size_t)index, out) : status;
+    if (status == TIDE_OK) {
+        status = check_struct("tide_phase_stats_get", out);
+    }
+    tide_phase_stats row;
+    if (status == TIDE_OK) {
+        status = tide__ledger_get(&a->ledgers[device], (size_t)index, &row);
+    }
+    if (status == TIDE_OK) {
+        copy_out(out, &row, sizeof row);
+    }
+    return status;
 }

@@ -14,43 +14,46 @@
 
 #include "heap/core.h"
 
-tide__block *tide__cache_take(tide__stream_cache *s, uint64_t size) {
-    tide__block *b;
-    if (size <= TIDE__CACHE_MAX_BYTES) {
-        b = s->bins[size / TIDE__ALIGN_BYTES];
-        if (b == NULL) {
-            return NULL;
-        }
-        s->bins[size / TIDE__ALIGN_BYTES] = b->list_next;
-        s->bytes -= size;
-        s->count--;
-    } else {
-        b = s->last;
-        if (b == NULL || b->size != size) {
-            return NULL;
-        }
-        s->last = NULL;
+static size_t bin_of(uint64_t size) { return size / TIDE__ALIGN_BYTES; }
+
+static tide__block *pop(tide__stream_cache *s, size_t bin) {
+    tide__block *b = s->bins[bin];
+    s->bins[bin] = b->list_next;
+    if (b->list_next == NULL) {
+        s->filled[bin / 64] &= ~(UINT64_C(1) << (bin % 64));
     }
-    TIDE__ASSERT(tide__state_of(b) == TIDE__CACHED && b->size == size);
+    s->bytes -= b->size;
     return b;
 }
 
-/* Under the cache's lock: sends blocks back until at most `keep` bytes are left. */
+tide__block *tide__cache_take(tide__stream_cache *s, uint64_t size) {
+    tide__block *b = NULL;
+    if (size <= TIDE__CACHE_MAX_BYTES) {
+        b = s->bins[bin_of(size)] != NULL ? pop(s, bin_of(size)) : NULL;
+    } else if (s->last != NULL && s->last->size == size) {
+        b = s->last;
+        s->last = NULL;
+    }
+    TIDE__ASSERT(b == NULL || (tide__state_of(b) == TIDE__CACHED && b->size == size));
+    return b;
+}
+
+/* Under the cache's lock: sends blocks back, the largest first, until at most
+ * `keep` bytes are left. */
 static void shrink(tide__core *c, tide__stream_cache *s, uint64_t keep) {
     tide__lock_take(&c->core);
-    for (size_t bin = TIDE__CACHE_MAX_BYTES / TIDE__ALIGN_BYTES; bin > 0 && s->bytes > keep; bin--) {
-        while (s->bins[bin] != NULL && s->bytes > keep) {
-            tide__block *b = s->bins[bin];
-            s->bins[bin] = b->list_next;
-            s->bytes -= b->size;
-            s->count--;
-            tide__core_put_free(c, b);
+    for (size_t word = TIDE__CACHE_WORDS; word > 0 && s->bytes > keep;) {
+        if (s->filled[word - 1] == 0) {
+            word--;
+            continue;
         }
+        size_t bin = (word - 1) * 64 + (size_t)tide__log2_floor(s->filled[word - 1]);
+        tide__core_put_free(c, pop(s, bin));
     }
     tide__lock_drop(&c->core);
 }
 
-static void send_last(tide__core *c, tide__stream_cache *s) {
+void tide__cache_send_last(tide__core *c, tide__stream_cache *s) {
     if (s->last != NULL) {
         tide__block *b = s->last;
         s->last = NULL;
@@ -63,14 +66,15 @@ static void send_last(tide__core *c, tide__stream_cache *s) {
 void tide__cache_put(tide__core *c, tide__stream_cache *s, tide__block *b) {
     tide__block_set(b, TIDE__CACHED);
     if (b->size > TIDE__CACHE_MAX_BYTES) {
-        send_last(c, s);
+        tide__cache_send_last(c, s);
         s->last = b;
         return;
     }
-    b->list_next = s->bins[b->size / TIDE__ALIGN_BYTES];
-    s->bins[b->size / TIDE__ALIGN_BYTES] = b;
+    size_t bin = bin_of(b->size);
+    b->list_next = s->bins[bin];
+    s->bins[bin] = b;
+    s->filled[bin / 64] |= UINT64_C(1) << (bin % 64);
     s->bytes += b->size;
-    s->count++;
     if (s->bytes > TIDE__CACHE_BOUND_BYTES) {
         shrink(c, s, TIDE__CACHE_BOUND_BYTES / 2);
     }
@@ -81,7 +85,7 @@ void tide__cache_flush(tide__core *c, tide__stream_cache *s) {
     if (s->bytes > 0) {
         shrink(c, s, 0);
     }
-    send_last(c, s);
+    tide__cache_send_last(c, s);
     tide__lock_drop(&s->lock);
 }
 

@@ -147,6 +147,15 @@ tide_status tide__core_add_pool(tide__core *c, uint32_t pool) {
     if (pool >= UINT16_MAX / TIDE__CLASSES) {
         return tide__fail(TIDE_LIMIT, "more than %d pools on one device", UINT16_MAX / TIDE__CLASSES);
     }
+    if (c->heaps[pool * TIDE__CLASSES] !=
+        NULL) { /* a released pool's heaps, with their addresses, serve the next */
+        tide__lock_take(&c->core);
+        for (uint32_t kind = 0; kind < TIDE__CLASSES; kind++) {
+            c->heaps[pool * TIDE__CLASSES + kind]->live = true;
+        }
+        tide__lock_drop(&c->core);
+        return TIDE_OK;
+    }
     for (int kind = 0; kind < TIDE__CLASSES; kind++) {
         made[kind] = calloc(1, sizeof *made[kind]);
         if (made[kind] == NULL) {
@@ -198,7 +207,7 @@ static tide__stream_cache *find_stream(tide__core *c, tide_stream handle) {
 
 static tide_status make_cache(tide_stream handle, tide__stream_cache **out) {
     tide__stream_cache *s = aligned_alloc(64, tide__align_up(sizeof *s, 64));
-    tide__block **bins = calloc(TIDE__CACHE_MAX_BYTES / TIDE__ALIGN_BYTES + 1, sizeof *bins);
+    tide__block **bins = calloc(TIDE__CACHE_BINS, sizeof *bins);
     if (s == NULL || bins == NULL) {
         free(s);
         free(bins);
@@ -301,13 +310,11 @@ void tide__core_remove_hole(tide__core *c, tide__block *b) {
     h->hole_count--;
 }
 
-static void forget_block(tide__core *c, const tide__block *b) {
-    atomic_store_explicit(tide__extent_block_slot(tide__core_extent(c, b), b->va), 0, memory_order_relaxed);
-}
-
-/* The chunks under a block that a caller freed remember when. */
-static void mark_chunks(tide__core *c, const tide__block *b) {
+/* A block that a caller freed: its address begins none any more, and the
+ * chunks under it remember when. */
+static void note_freed(tide__core *c, const tide__block *b) {
     const tide__extent *x = tide__core_extent(c, b);
+    atomic_store_explicit(tide__extent_block_slot(x, b->va), 0, memory_order_relaxed);
     for (uint64_t va = b->va; va < b->va + b->size;) {
         tide__chunk *k = &c->chunks.items[*tide__extent_chunk_slot(x, va)];
         k->epoch = tide__max(k->epoch, b->epoch);
@@ -322,8 +329,7 @@ static bool is_free_of(const tide__block *b, uint16_t stream) {
 tide__block *tide__core_put_free(tide__core *c, tide__block *b) {
     uint8_t was = tide__state_of(b);
     if (was == TIDE__CACHED || was == TIDE__AWAITING || was == TIDE__LIVE) {
-        forget_block(c, b);
-        mark_chunks(c, b);
+        note_freed(c, b);
     }
     tide__block *before = b->prev, *after = b->next;
     if (is_free_of(before, b->stream)) {
@@ -361,8 +367,8 @@ void tide__core_put_hole(tide__core *c, tide__block *b) {
 
 /* Only the chunks at the range's two ends can reach out of the free block, and
  * then they are pinned already. */
-uint64_t tide__core_newly_pinned(const tide__core *c, const tide__block *b, uint64_t at, uint64_t size) {
-    const tide__extent *x = tide__core_extent(c, b);
+static uint64_t pinned_between(const tide__core *c, const tide__extent *x, const tide__block *b, uint64_t at,
+                               uint64_t size) {
     const tide__chunk *first = &c->chunks.items[*tide__extent_chunk_slot(x, at)];
     const tide__chunk *last = &c->chunks.items[*tide__extent_chunk_slot(x, at + size - 1)];
     uint64_t from = first->va < b->va ? first->va + first->size : first->va;
@@ -370,15 +376,17 @@ uint64_t tide__core_newly_pinned(const tide__core *c, const tide__block *b, uint
     return from < to ? to - from : 0;
 }
 
+/* The bytes of idle chunks that a block at the front of b, or at its end, would pin. */
 static uint64_t least_pinned(const void *core, const tide__block *b, uint64_t size) {
     const tide__core *c = core;
-    return tide__min(tide__core_newly_pinned(c, b, b->va, size),
-                     tide__core_newly_pinned(c, b, b->va + b->size - size, size));
+    const tide__extent *x = tide__core_extent(c, b);
+    return tide__min(pinned_between(c, x, b, b->va, size),
+                     pinned_between(c, x, b, b->va + b->size - size, size));
 }
 
 /* From this class on, chunks are large enough for the choice to matter more than its time. */
 #define SCORED_CLASS 2
-#define SCORED_BLOCKS 24
+#define SCORED_BLOCKS 12
 
 tide__block *tide__core_find_fit(const tide__core *c, const tide__heap *h, const tide__index *x,
                                  uint64_t size) {
@@ -390,9 +398,9 @@ tide__block *tide__core_find_fit(const tide__core *c, const tide__heap *h, const
 
 tide__block *tide__core_carve(tide__core *c, tide__block *b, uint64_t size, uint16_t stream) {
     tide__extent *x = tide__core_extent(c, b);
-    if (b->size > size && b->size >= c->properties.granularity &&
-        tide__core_newly_pinned(c, b, b->va + b->size - size, size) <
-            tide__core_newly_pinned(c, b, b->va, size)) {
+    bool matters = b->size > size && b->size >= c->properties.granularity && size >= TIDE__SMALL_BYTES;
+    if (matters &&
+        pinned_between(c, x, b, b->va + b->size - size, size) < pinned_between(c, x, b, b->va, size)) {
         tide__block *front = b;
         b = tide__block_cut(&c->blocks, front, front->size - size);
         tide__block_set(front, TIDE__FREE);
@@ -514,55 +522,77 @@ static tide_status alloc_slow(tide__core *c, tide__heap *h, tide__stream_cache *
     return status;
 }
 
-static tide_status alloc_block(tide__core *c, uint64_t requested, tide__stream_cache *s, uint32_t pool,
-                               uint64_t at, tide__block **out) {
-    uint64_t size = tide__align_up(requested, TIDE__ALIGN_BYTES);
-    tide__heap *h = tide__core_heap(c, pool, size);
-    tide__block *b = NULL;
-    tide_status status = TIDE_OK;
-    if (at == 0) {
-        tide__lock_take(&s->lock);
-        b = pool == 0 ? tide__cache_take(s, size) : NULL;
-        if (TIDE__LIKELY(b != NULL)) {
-            b->requested = requested;
-            b->marked = 0;
-            s->hits++;
-            s->allocs++;
-            tide__account(c, s, (int64_t)requested, (int64_t)size);
-            tide__block_set(b, TIDE__LIVE);
-            tide__lock_drop(&s->lock);
-            *out = b;
-            return TIDE_OK;
-        }
-        if (s->last != NULL && size > TIDE__CACHE_MAX_BYTES) {
-            tide__lock_drop(&s->lock);
-            tide__cache_flush(c, s); /* the last large block may make room, joined to its neighbours */
-        } else {
-            tide__lock_drop(&s->lock);
-        }
-        status = take_fit(c, h, s, size, &b);
-    }
-    if (status == TIDE_OK && b == NULL) {
-        status = alloc_slow(c, h, s, size, at, &b);
-    }
-    if (status != TIDE_OK) {
-        return status;
-    }
+/* Under the cache's lock: the block is a caller's from here. */
+static void hand_out(tide__core *c, tide__stream_cache *s, tide__block *b, uint64_t requested) {
     b->requested = requested;
-    tide__lock_take(&s->lock);
     s->allocs++;
-    tide__account(c, s, (int64_t)requested, (int64_t)size);
-    tide__lock_drop(&s->lock);
-    *out = b;
-    return TIDE_OK;
+    tide__account(c, s, (int64_t)requested, (int64_t)b->size);
 }
 
-static tide_status check_size(const tide__core *c, uint64_t requested) {
-    if (requested > c->properties.total_bytes) {
+/* The whole of the fast path: a block of this size from the cache, else one
+ * that the stream has free. *out is NULL where there is neither. */
+static tide_status alloc_fast(tide__core *c, uint64_t requested, tide__stream_cache *s, uint32_t pool,
+                              tide__block **out) {
+    uint64_t size = tide__align_up(requested, TIDE__ALIGN_BYTES);
+    tide_status status = TIDE_OK;
+    tide__lock_take(&s->lock);
+    tide__block *b = TIDE__LIKELY(pool == 0) ? tide__cache_take(s, size) : NULL;
+    if (TIDE__LIKELY(b != NULL)) {
+        b->marked = 0;
+        s->hits++;
+        hand_out(c, s, b, requested);
+        tide__block_set(b, TIDE__LIVE);
+    } else {
+        if (size > TIDE__CACHE_MAX_BYTES) {
+            tide__cache_send_last(c, s); /* joined to its neighbours it may make room */
+        }
+        status = take_fit(c, tide__core_heap(c, pool, size), s, size, &b);
+        if (b != NULL) {
+            hand_out(c, s, b, requested);
+        }
+    }
+    tide__lock_drop(&s->lock);
+    *out = b;
+    return status;
+}
+
+static tide_status check_size(tide__core *c, uint64_t requested) {
+    if (TIDE__UNLIKELY(requested > c->properties.total_bytes)) {
+        pthread_mutex_lock(&c->slow);
+        c->ooms++;
+        pthread_mutex_unlock(&c->slow);
         return tide__fail(TIDE_NO_DEVICE_MEMORY, "an allocation of %llu bytes on a device of %llu",
                           (unsigned long long)requested, (unsigned long long)c->properties.total_bytes);
     }
     return TIDE_OK;
+}
+
+/* The pool's heap that the address belongs to, whatever the size: any address
+ * that an earlier block had can be had again. */
+static tide_status heap_at(tide__core *c, uint32_t pool, uint64_t at, tide__heap **out) {
+    const tide__extent *x = tide__registry_find(c->registry, at);
+    if (x == NULL || x->core != c || x->heap / TIDE__CLASSES != pool) {
+        return tide__fail(TIDE_INVALID_ARGUMENT, "alloc_at %#llx: not an address of this pool",
+                          (unsigned long long)at);
+    }
+    *out = c->heaps[x->heap];
+    return TIDE_OK;
+}
+
+static tide_status alloc_slow_block(tide__core *c, uint64_t requested, tide__stream_cache *s, uint32_t pool,
+                                    uint64_t at, tide__block **out) {
+    uint64_t size = tide__align_up(requested, TIDE__ALIGN_BYTES);
+    tide__heap *h = tide__core_heap(c, pool, size);
+    tide_status status = at != 0 ? heap_at(c, pool, at, &h) : TIDE_OK;
+    if (status == TIDE_OK) {
+        status = alloc_slow(c, h, s, size, at, out);
+    }
+    if (status == TIDE_OK) {
+        tide__lock_take(&s->lock);
+        hand_out(c, s, *out, requested);
+        tide__lock_drop(&s->lock);
+    }
+    return status;
 }
 
 tide_status tide__core_alloc(tide__core *c, uint64_t requested, tide_stream stream, uint32_t pool,
@@ -570,13 +600,14 @@ tide_status tide__core_alloc(tide__core *c, uint64_t requested, tide_stream stre
     tide__stream_cache *s;
     tide__block *b;
     tide_status status = check_size(c, requested);
-    if (status == TIDE_OK) {
-        status = tide__core_stream(c, stream, &s);
+    if (TIDE__UNLIKELY(status != TIDE_OK || (status = tide__core_stream(c, stream, &s)) != TIDE_OK)) {
+        return status;
     }
-    if (status == TIDE_OK) {
-        status = alloc_block(c, requested, s, pool, 0, &b);
+    status = alloc_fast(c, requested, s, pool, &b);
+    if (TIDE__UNLIKELY(b == NULL && status == TIDE_OK)) {
+        status = alloc_slow_block(c, requested, s, pool, 0, &b);
     }
-    if (status == TIDE_OK) {
+    if (TIDE__LIKELY(status == TIDE_OK)) {
         *va = b->va;
     }
     return status;
@@ -590,10 +621,7 @@ tide_status tide__core_alloc_at(tide__core *c, uint64_t requested, tide_stream s
     if (status == TIDE_OK) {
         status = tide__core_stream(c, stream, &s);
     }
-    if (status == TIDE_OK) {
-        status = alloc_block(c, requested, s, pool, va, &b);
-    }
-    return status;
+    return status == TIDE_OK ? alloc_slow_block(c, requested, s, pool, va, &b) : status;
 }
 
 /* ---- Free ---- */

@@ -45,6 +45,11 @@ typedef struct tide__heap {
     size_t hole_count;
 } tide__heap;
 
+#define TIDE__CACHE_MAX_BYTES TIDE__SMALL_BYTES
+#define TIDE__CACHE_BOUND_BYTES (8 * TIDE__MIB)
+#define TIDE__CACHE_BINS (TIDE__CACHE_MAX_BYTES / TIDE__ALIGN_BYTES + 1)
+#define TIDE__CACHE_WORDS ((TIDE__CACHE_BINS + 63) / 64)
+
 typedef struct tide__stream_cache {
     tide__lock lock;
     tide_stream handle;
@@ -52,15 +57,13 @@ typedef struct tide__stream_cache {
     tide__block **bins; /* by size / 512, up to TIDE__CACHE_MAX_BYTES */
     tide__block *last;  /* the last larger block freed: the next alloc of its size gets it whole */
     uint64_t bytes;     /* in bins */
-    size_t count;
+    uint64_t filled[TIDE__CACHE_WORDS]; /* bit i: bin i has a block */
     /* Not yet in the core's totals: see tide__account. */
     int64_t requested_delta, allocated_delta;
     uint64_t allocs, frees, hits;
     uint64_t freed_since_cut; /* bytes not yet in the core's */
 } tide__stream_cache;
 
-#define TIDE__CACHE_MAX_BYTES TIDE__SMALL_BYTES
-#define TIDE__CACHE_BOUND_BYTES (8 * TIDE__MIB)
 #define TIDE__STREAM_TABLE 8192 /* slots; twice TIDE__STREAM_MAX */
 
 /* What the policy weighs: data, so that benchmarks can vary it. */
@@ -163,15 +166,14 @@ tide__block *tide__cache_take(tide__stream_cache *s, uint64_t size);
 void tide__cache_put(tide__core *c, tide__stream_cache *s, tide__block *b);
 /* Everything the cache keeps goes back to the core. Takes its lock. */
 void tide__cache_flush(tide__core *c, tide__stream_cache *s);
+/* The last larger block alone. The cache's lock is held. */
+void tide__cache_send_last(tide__core *c, tide__stream_cache *s);
 void tide__core_flush_caches(tide__core *c);
 
 /* Adds to what callers hold; peaks are kept exact for one stream at a time.
  * The cache's lock is held. */
 void tide__account(tide__core *c, tide__stream_cache *s, int64_t requested, int64_t allocated);
 
-/* Under `core`: the bytes of idle chunks, those whole inside free block b, that
- * a new block at [at, at + size) of it would pin. */
-uint64_t tide__core_newly_pinned(const tide__core *c, const tide__block *b, uint64_t at, uint64_t size);
 /* Under `core`: the free block of the index that fits `size` best: the tightest,
  * for large blocks the one whose taking pins the fewest idle bytes. NULL if none. */
 tide__block *tide__core_find_fit(const tide__core *c, const tide__heap *h, const tide__index *x,

@@ -105,7 +105,7 @@ static int larger_then_older(const void *left, const void *right) {
 
 /* Blocks smaller than this are not looked into for chunks that begin in them,
  * where a taker wants any chunk soon; giving back looks into all. */
-#define LEAST_BLOCK_BYTES (64 * TIDE__KIB)
+#define LEAST_BLOCK_BYTES (512 * TIDE__KIB)
 
 void tide__donors_collect(tide__core *c, tide__plan *p, uint16_t stream) {
     uint64_t least = stream == TIDE__STREAM_NONE ? TIDE__ALIGN_BYTES : LEAST_BLOCK_BYTES;

@@ -109,7 +109,8 @@ bool tide__place_find(tide__core *c, const tide__plan *p, tide__place *out) {
     best_place best = {.found = false};
     run r;
     int looked = 0;
-    for (tide__block *hole = p->heap->holes; hole != NULL && looked < HOLES_LOOKED_AT;
+    /* The bound is for a better place, not for any: more addresses cost more than looking. */
+    for (tide__block *hole = p->heap->holes; hole != NULL && (looked < HOLES_LOOKED_AT || !best.found);
          hole = hole->list_next) {
         looked++;
         if (find_run(c, p, hole, &r)) {

@@ -163,10 +163,36 @@ tide_status tide__core_release_idle(tide__core *c, uint64_t bytes, uint64_t *rel
 
 /* ---- Trim ---- */
 
-/* Free bytes that stayed, by why. */
+/* Does a caller's block lie over this chunk, that the free block b lies over? */
+static bool is_pinned(const tide__block *b, const tide__chunk *k) {
+    while (b->va > k->va && tide__state_of(b) != TIDE__LIVE) {
+        b = b->prev;
+    }
+    while (b != NULL && b->va < k->va + k->size && tide__state_of(b) != TIDE__LIVE) {
+        b = b->next;
+    }
+    return b != NULL && b->va < k->va + k->size;
+}
+
+/* The bytes of a free block that stayed, by why; those that nobody asked for
+ * are neither pinned nor pending. */
+static void count_block(tide__core *c, const tide__block *b, tide__epoch done, tide_trim_result *r) {
+    const tide__extent *x = tide__core_extent(c, b);
+    for (uint64_t va = b->va, to; va < b->va + b->size; va = to) {
+        const tide__chunk *k = &c->chunks.items[*tide__extent_chunk_slot(x, va)];
+        to = tide__min(k->va + k->size, b->va + b->size);
+        if (is_pinned(b, k)) {
+            r->pinned_bytes += to - va;
+        } else if (k->epoch > done || k->aliases > 0) {
+            r->pending_bytes += to - va;
+        }
+    }
+}
+
 static void count_kept(tide__core *c, tide_trim_result *r) {
     tide__epoch done = tide__epochs_done(&c->epochs);
     tide__lock_take(&c->core);
+    r->pending_bytes += c->awaiting_bytes;
     for (uint16_t i = 0; i < c->heap_count; i++) {
         tide__heap *h = c->heaps[i];
         for (size_t s = 0; h != NULL && s < h->index_cap; s++) {
@@ -174,7 +200,7 @@ static void count_kept(tide__core *c, tide_trim_result *r) {
             tide__index *x = h->index[s];
             tide__block *b = x != NULL ? tide__index_first(x, &cursor, TIDE__ALIGN_BYTES) : NULL;
             for (; b != NULL; b = tide__index_next(x, &cursor, b)) {
-                *(b->epoch > done ? &r->pending_bytes : &r->pinned_bytes) += b->size;
+                count_block(c, b, done, r);
             }
         }
     }

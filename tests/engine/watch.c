@@ -92,7 +92,8 @@ static bool passed(const watch *w, const watch_gpu *g, const watch_free *f, int 
             return false;
         }
     }
-    return own || taker < 0 || w->mode != TIDE_CROSS_STREAM_OFF;
+    const watch_stream *owner = &g->streams[f->owner]; /* off: nobody else's, unless the stream is no more */
+    return own || taker < 0 || w->mode != TIDE_CROSS_STREAM_OFF || owner->retired || !owner->there;
 }
 
 /* ---- Mappings ---- */
