@@ -448,13 +448,16 @@ tide_status tide_stream_create(tide_allocator *a, int device, tide_stream *out) 
 }
 
 tide_status tide_stream_destroy(tide_allocator *a, int device, tide_stream stream) {
-    tide_status status = tide_stream_retire(a, device, stream);
-    return status == TIDE_OK ? a->device->ops->stream_destroy(a->device, device, stream) : status;
+    tide_status status = check_device(a, device);
+    if (status == TIDE_OK && stream == 0) {
+        status = tide__fail(TIDE_INVALID_ARGUMENT, "tide_stream_destroy: the default stream cannot be destroyed");
+    }
+    return status == TIDE_OK ? tide__core_retire_stream(a->cores[device], stream, true) : status;
 }
 
 tide_status tide_stream_retire(tide_allocator *a, int device, tide_stream stream) {
     tide_status status = check_device(a, device);
-    return status == TIDE_OK ? tide__core_retire_stream(a->cores[device], stream) : status;
+    return status == TIDE_OK ? tide__core_retire_stream(a->cores[device], stream, false) : status;
 }
 
 tide_status tide_stats_get(tide_allocator *a, int device, tide_stats *out) {

@@ -208,8 +208,8 @@ typedef struct tide_stats {
 #undef X
 } tide_stats;
 
-/* Peaks are exact while one stream allocates at a time; with several they may
- * be low by at most 1 MiB for each further stream. */
+/* Peaks are exact while one stream allocates and frees; with several they may be
+ * off by at most 1 MiB for each further stream. */
 TIDE_API tide_status tide_stats_get(tide_allocator *a, int device, tide_stats *out);
 TIDE_API tide_status tide_stats_reset_peaks(tide_allocator *a, int device);
 

@@ -9,12 +9,20 @@
 
 #define SPINS 100
 
+static inline void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 void tide__lock_wait(tide__lock *l) {
     for (int i = 0; i < SPINS; i++) {
         if (atomic_load_explicit(&l->value, memory_order_relaxed) == 0 && tide__lock_try(l)) {
             return;
         }
-        __builtin_ia32_pause();
+        relax();
     }
     /* From here on the value says that somebody may sleep, also while this
      * thread holds the lock: its unlock then wakes the next. */

@@ -65,6 +65,17 @@ tide_status tide__epochs_add_stream(tide__epochs *e, tide_stream handle, uint16_
     return TIDE_OK;
 }
 
+tide_status tide__epochs_reuse_stream(tide__epochs *e, tide_stream handle, uint16_t index) {
+    uint64_t id;
+    tide__epoch_stream *s = e->streams[index];
+    TIDE__CHECK(s->retired && s->last <= atomic_load(&e->done));
+    tide_status status = e->device->ops->stream_id(e->device, e->gpu, handle, &id);
+    if (status == TIDE_OK) {
+        *s = (tide__epoch_stream){.handle = handle, .driver_id = id};
+    }
+    return status;
+}
+
 static tide_status take_event(tide__epochs *e, tide__event *out) {
     if (e->spare_count > 0) {
         *out = e->spare_events[--e->spare_count];

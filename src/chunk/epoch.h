@@ -35,6 +35,7 @@ typedef struct tide__epoch_stream {
     tide_stream handle;
     uint64_t driver_id;
     bool retired;
+    tide__epoch last; /* retired: of its last work */
     tide__epoch waited; /* the stream was made to wait, on the device, for all epochs up to this */
 } tide__epoch_stream;
 
@@ -61,8 +62,12 @@ typedef struct tide__epochs {
 tide_status tide__epochs_open(tide__epochs *e, tide__device *device, int gpu);
 void tide__epochs_close(tide__epochs *e);
 
-/* Adds a stream; its index, never used again, is what blocks store. */
+/* Adds a stream; its index is what blocks store. */
 tide_status tide__epochs_add_stream(tide__epochs *e, tide_stream handle, uint16_t *index);
+
+/* Gives the index of a retired stream, whose last epoch is done and of which no
+ * block is left that is not idle, to a new one. */
+tide_status tide__epochs_reuse_stream(tide__epochs *e, tide_stream handle, uint16_t index);
 
 /* Closes the open epoch. On failure it stays as closed as it is: the epoch is
  * merged into the next one, never taken for done. */

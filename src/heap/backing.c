@@ -281,7 +281,7 @@ static tide__block *join_pieces(tide__core *c, tide__plan *p) {
         tide__core_put_free(c, front);
     }
     if (b->size > p->size) {
-        tide__core_put_free(c, tide__block_cut(&c->blocks, b, b->size - (b->size - p->size)));
+        tide__core_put_free(c, tide__block_cut(&c->blocks, b, p->size));
     }
     return tide__core_carve(c, b, p->size, p->stream->number);
 }
@@ -356,10 +356,6 @@ static verdict choose_place(tide__core *c, tide__plan *p, const growth *g, bool 
                             uint64_t *need) {
     tide__place place;
     uint64_t bytes = p->size;
-    if (!tide__blocks_reserve(&c->blocks, 8)) {
-        *status = tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for block records");
-        return FAILED;
-    }
     if (exact) {
         *status = tide__place_exact(c, p, &place);
         if (*status != TIDE_OK) {
@@ -420,6 +416,11 @@ static verdict make_plan(tide__core *c, tide__plan *p, growth *g, bool exact, ti
                          tide__block **out) {
     p->move_count = 0;
     p->first = p->last = NULL;
+    if (!tide__blocks_reserve(&c->blocks, 8)) { /* for all that follows up to the choice of chunks */
+        *status = tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for block records");
+        *out = NULL;
+        return FAILED;
+    }
     for (uint16_t i = 0; i < c->heap_count; i++) {
         if (c->heaps[i] != NULL && c->heaps[i]->size_class != 0) {
             tide__core_gather(c, c->heaps[i], p->stream->number);
@@ -435,15 +436,17 @@ static verdict make_plan(tide__core *c, tide__plan *p, growth *g, bool exact, ti
         return v;
     }
     uint64_t reserved = atomic_load(&c->chunks.reserved_bytes);
+    uint64_t pending = 0; /* what nobody but its own stream could have: no allocator that does not wait can do without */
     p->candidate_count = 0;
     if (reserved + need > g->target) {
         tide__donors_collect(c, p, p->stream->number);
+        pending = c->cross_stream == TIDE_CROSS_STREAM_WAIT ? 0 : p->pending_bytes;
     }
     *status = fill_with_donors(c, p, need, g->wild, &missing);
     if (*status == TIDE_OK && g->wild) {
         trim_tail(c, p);
     }
-    if (*status == TIDE_OK && missing > 0 && !g->beyond && reserved + missing > g->target) {
+    if (*status == TIDE_OK && missing > 0 && !g->beyond && reserved + missing > g->target + pending) {
         tide__candidate *larger =
             tide__donors_at_least(p, 1); /* those left are all larger than what is missing */
         tide__candidate *idle = exchangeable(c, p, missing);
@@ -452,7 +455,7 @@ static verdict make_plan(tide__core *c, tide__plan *p, growth *g, bool exact, ti
         if (g->give_back != NULL) {
             return AGAIN;
         }
-        if (larger != NULL && larger->size > 2 * missing && reserved + missing <= g->most) {
+        if (larger != NULL && larger->size > 2 * missing && reserved + missing <= g->most + pending) {
             g->beyond = true;
         } else if (larger != NULL && !g->wild && !exact) {
             g->wild = true;
@@ -489,7 +492,10 @@ static tide_status back_once(tide__core *c, tide__plan *p, uint64_t at, tide__bl
         if (v == DO_IT) {
             return *out != NULL ? TIDE_OK : execute(c, p, out);
         }
-        if (v == AGAIN && g.give_back != NULL) {
+        if (v == FAILED && status == TIDE_NOT_READY) {
+            status = tide__epochs_wait(&c->epochs, p->wait_for, UINT64_MAX);
+            status = status == TIDE_OK ? tide__core_poll(c) : status;
+        } else if (v == AGAIN && g.give_back != NULL) {
             uint64_t released = 0;
             status = tide__core_give_back(c, g.give_back, &released);
             g.give_back = NULL;
@@ -543,6 +549,7 @@ tide_status tide__core_plan(tide__core *c, tide__plan **out) {
 void tide__plan_free(tide__plan *p) {
     if (p != NULL) {
         free(p->moves);
+        free(p->candidates);
         free(p);
     }
 }
@@ -567,7 +574,9 @@ tide_status tide__core_back(tide__core *c, tide__heap *heap, tide__stream_cache 
         reason[sizeof reason - 1] = '\0';
         if (!find_bytes(c, size + 2 * c->properties.granularity, until, &released)) {
             c->ooms++;
-            return tide__fail(status, "%s", reason);
+            return tide__fail(status, "%s; %llu bytes were asked for, %llu are allocated, %llu reserved", reason,
+                              (unsigned long long)size, (unsigned long long)tide__core_live_bytes(c),
+                              (unsigned long long)atomic_load(&c->chunks.reserved_bytes));
         }
         status = back_once(c, p, at, out);
     }

@@ -65,7 +65,6 @@ tide_status tide__core_open(const tide__core_options *o, tide__core **out) {
     }
     pthread_mutex_init(&c->slow, NULL);
     tide__lock_init(&c->core);
-    pthread_mutex_init(&c->stream_lock, NULL);
     tide__epochs_open(&c->epochs, o->device, o->gpu);
     status = tide__chunks_open(&c->chunks, o->device, o->gpu, o->limit_bytes);
     if (status == TIDE_OK) {
@@ -136,7 +135,6 @@ void tide__core_close(tide__core *c) {
     tide__blocks_close(&c->blocks);
     tide__plan_free(c->plan);
     pthread_mutex_destroy(&c->slow);
-    pthread_mutex_destroy(&c->stream_lock);
     free(c);
 }
 
@@ -194,15 +192,17 @@ static size_t stream_slot(tide_stream handle) {
 }
 
 static tide__stream_cache *find_stream(tide__core *c, tide_stream handle) {
-    for (size_t i = stream_slot(handle);; i = (i + 1) % TIDE__STREAM_TABLE) {
+    size_t i = stream_slot(handle);
+    for (size_t step = 0; step < TIDE__STREAM_TABLE; step++, i = (i + 1) % TIDE__STREAM_TABLE) {
         uint64_t key = atomic_load_explicit(&c->stream_table[i].handle, memory_order_acquire);
         if (key == handle + 1) {
-            return c->stream_table[i].cache;
+            return atomic_load_explicit(&c->stream_table[i].cache, memory_order_relaxed);
         }
         if (key == 0) {
             return NULL;
         }
     }
+    return NULL;
 }
 
 static tide_status make_cache(tide_stream handle, tide__stream_cache **out) {
@@ -221,13 +221,54 @@ static tide_status make_cache(tide_stream handle, tide__stream_cache **out) {
     return TIDE_OK;
 }
 
-/* Under stream_lock; takes `slow`, since epochs belong to it. */
+/* A retired stream of which nothing is left: its work is done, no caller has a
+ * block of it, and those freed are idle. The next stream is given its number,
+ * so that streams may come and go without end. */
+static tide__stream_cache *find_spent(tide__core *c) {
+    tide__epoch done = tide__epochs_done(&c->epochs);
+    for (uint16_t i = 0; i < c->epochs.stream_count; i++) {
+        const tide__epoch_stream *e = c->epochs.streams[i];
+        if (!e->retired || e->last > done) {
+            continue;
+        }
+        tide__stream_cache *s = atomic_load(&c->caches[i]);
+        tide__lock_take(&s->lock);
+        bool spent = s->allocs == s->frees && s->last_free <= done;
+        tide__lock_drop(&s->lock);
+        if (spent) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+/* Under `slow`: a slot that never held a handle, or holds one no more. */
+static void enter_stream(tide__core *c, tide_stream handle, tide__stream_cache *s) {
+    size_t i = stream_slot(handle);
+    while (atomic_load(&c->stream_table[i].handle) != 0 && atomic_load(&c->stream_table[i].handle) != UINT64_MAX) {
+        i = (i + 1) % TIDE__STREAM_TABLE;
+    }
+    atomic_store(&c->stream_table[i].cache, s);
+    atomic_store_explicit(&c->stream_table[i].handle, handle + 1, memory_order_release);
+}
+
+/* Under `slow`, since epochs belong to it. */
 static tide_status add_stream(tide__core *c, tide_stream handle, tide__stream_cache **out) {
     tide__stream_cache *s = NULL;
     if (handle >= UINT64_MAX - 1) { /* two values that the table keeps for itself */
         return tide__fail(TIDE_BAD_HANDLE, "stream %#llx is not a stream", (unsigned long long)handle);
     }
-    tide_status status = make_cache(handle, &s);
+    tide_status status;
+    if ((s = find_spent(c)) != NULL) {
+        status = tide__epochs_reuse_stream(&c->epochs, handle, s->number);
+        if (status == TIDE_OK) {
+            s->handle = handle;
+            enter_stream(c, handle, s);
+            *out = s;
+        }
+        return status;
+    }
+    status = make_cache(handle, &s);
     if (status != TIDE_OK) {
         return status;
     }
@@ -238,13 +279,7 @@ static tide_status add_stream(tide__core *c, tide_stream handle, tide__stream_ca
     }
     atomic_store(&c->caches[s->number], s);
     atomic_store(&c->cache_count, s->number + 1U);
-    size_t i = stream_slot(handle);
-    while (atomic_load(&c->stream_table[i].handle) != 0 &&
-           atomic_load(&c->stream_table[i].handle) != handle + 1) {
-        i = (i + 1) % TIDE__STREAM_TABLE;
-    }
-    c->stream_table[i].cache = s;
-    atomic_store_explicit(&c->stream_table[i].handle, handle + 1, memory_order_release);
+    enter_stream(c, handle, s);
     *out = s;
     return TIDE_OK;
 }
@@ -256,7 +291,6 @@ tide_status tide__core_stream(tide__core *c, tide_stream handle, tide__stream_ca
         return TIDE_OK;
     }
     pthread_mutex_lock(&c->slow);
-    pthread_mutex_lock(&c->stream_lock);
     s = find_stream(c, handle);
     tide_status status = TIDE_OK;
     if (s != NULL) {
@@ -264,7 +298,6 @@ tide_status tide__core_stream(tide__core *c, tide_stream handle, tide__stream_ca
     } else {
         status = add_stream(c, handle, out);
     }
-    pthread_mutex_unlock(&c->stream_lock);
     pthread_mutex_unlock(&c->slow);
     return status;
 }
@@ -450,13 +483,12 @@ static void gather_after(tide__core *c, tide__block *b, uint16_t stream) {
 }
 
 void tide__core_gather(tide__core *c, tide__heap *h, uint16_t stream) {
-    if (c->cross_stream == TIDE_CROSS_STREAM_OFF ||
-        (stream != TIDE__STREAM_NONE && index_of(h, stream, true) == NULL)) {
+    if (c->cross_stream == TIDE_CROSS_STREAM_OFF || index_of(h, stream, true) == NULL) {
         return;
     }
     for (size_t s = 0; s < h->index_cap; s++) {
         tide__index *x = h->index[s];
-        if (x == NULL) {
+        if (x == NULL || x->count == 0) {
             continue;
         }
         /* A join changes the lists under the walk: begin again after each; a
@@ -465,7 +497,7 @@ void tide__core_gather(tide__core *c, tide__heap *h, uint16_t stream) {
             joined = false;
             tide__index_cursor cursor;
             tide__block *b = tide__index_first(x, &cursor, TIDE__ALIGN_BYTES);
-            for (; b != NULL && !joined; b = joined ? b : tide__index_next(x, &cursor, b)) {
+            for (; b != NULL; b = tide__index_next(x, &cursor, b)) {
                 const tide__block *after = b->next;
                 if (after != NULL && tide__state_of(after) == TIDE__FREE && tide__core_usable(c, b, stream) &&
                     tide__core_usable(c, after, stream)) {
@@ -686,6 +718,7 @@ tide_status tide__core_free(tide__core *c, const tide__extent *x, uint64_t va) {
     }
     uint64_t size = b->size, cut_for = 0;
     s->frees++;
+    s->last_free = epoch;
     tide__account(c, s, -(int64_t)b->requested, -(int64_t)size);
     b->epoch = epoch;
     if (TIDE__UNLIKELY(b->marked)) {

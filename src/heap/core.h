@@ -61,6 +61,7 @@ typedef struct tide__stream_cache {
     /* Not yet in the core's totals: see tide__account. */
     int64_t requested_delta, allocated_delta;
     uint64_t allocs, frees, hits;
+    tide__epoch last_free; /* of its blocks */
     uint64_t freed_since_cut; /* bytes not yet in the core's */
 } tide__stream_cache;
 
@@ -113,10 +114,9 @@ typedef struct tide__core {
     _Atomic(int64_t) requested_bytes, allocated_bytes;
     _Atomic(int64_t) peak_requested, peak_allocated;
 
-    pthread_mutex_t stream_lock; /* adding streams; the table is read without it */
-    struct {
+    struct { /* written under `slow`, read without a lock */
         _Atomic(uint64_t) handle; /* + 1; 0 is empty */
-        tide__stream_cache *cache;
+        tide__stream_cache *_Atomic cache;
     } stream_table[TIDE__STREAM_TABLE];
     tide__stream_cache *_Atomic caches[TIDE__STREAM_MAX]; /* by stream number */
     _Atomic(uint32_t) cache_count;
@@ -144,7 +144,8 @@ tide__block *tide__core_find(tide__core *c, const tide__extent *x, uint64_t va);
 tide_status tide__core_free(tide__core *c, const tide__extent *x, uint64_t va);
 tide_status tide__core_record_stream(tide__core *c, tide__block *b, tide_stream stream);
 tide_status tide__core_trim(tide__core *c, uint64_t bytes, uint64_t wait_ns, tide_trim_result *result);
-tide_status tide__core_retire_stream(tide__core *c, tide_stream stream);
+/* destroy: the device destroys the stream too; where that fails it is not retired. */
+tide_status tide__core_retire_stream(tide__core *c, tide_stream stream, bool destroy);
 tide_status tide__core_add_pool(tide__core *c, uint32_t pool);
 tide_status tide__core_release_pool(tide__core *c, uint32_t pool);
 void tide__core_stats(tide__core *c, tide_stats *out);
@@ -181,9 +182,8 @@ tide__block *tide__core_find_fit(const tide__core *c, const tide__heap *h, const
 /* Under `core`: a free block, out of its index, becomes a live one of `size` at
  * the end that pins fewer chunks anew; the rest stays free. */
 tide__block *tide__core_carve(tide__core *c, tide__block *b, uint64_t size, uint16_t stream);
-/* Under `core`: free neighbours that the stream may both use (with
- * TIDE__STREAM_NONE: that are both idle) become one, so that chunks which lie
- * across them can be had. */
+/* Under `core`: free neighbours that the stream may both use become one, so
+ * that chunks which lie across them can be had. */
 void tide__core_gather(tide__core *c, tide__heap *h, uint16_t stream);
 /* Under `core`: a block in no list, its stream and epoch set, becomes FREE and
  * joins its free neighbours of the same stream. */

@@ -43,13 +43,20 @@ static void collect_block(tide__core *c, tide__plan *p, tide__block *b, uint16_t
     const tide__extent *x = tide__core_extent(c, b);
     uint64_t granule = UINT64_C(1) << x->granule_shift;
     uint64_t va = tide__align_up(b->va, granule), end = b->va + b->size;
-    while (va < end && p->candidate_count < TIDE__CANDIDATES_MAX) {
+    while (va < end) {
         uint32_t number = *tide__extent_chunk_slot(x, va);
         TIDE__CHECK(number != 0);
         const tide__chunk *k = &c->chunks.items[number];
-        if (k->va >= b->va && chunk_usable(c, k, b, stream)) {
+        bool takeable = stream != TIDE__STREAM_NONE || k->aliases == 0; /* the driver wants no old mapping left */
+        if (k->va >= b->va && takeable && chunk_usable(c, k, b, stream)) {
+            if (!tide__grow((void **)&p->candidates, &p->candidate_cap, p->candidate_count + 1,
+                            sizeof *p->candidates)) {
+                return;
+            }
             p->candidates[p->candidate_count++] = (tide__candidate){
                 .va = k->va, .size = k->size, .epoch = k->epoch, .block = b, .chunk = number};
+        } else if (k->va >= b->va && k->va + k->size <= end) {
+            p->pending_bytes += k->size;
         }
         va = k->va + k->size;
     }
@@ -109,7 +116,8 @@ static int larger_then_older(const void *left, const void *right) {
 
 void tide__donors_collect(tide__core *c, tide__plan *p, uint16_t stream) {
     uint64_t least = stream == TIDE__STREAM_NONE ? TIDE__ALIGN_BYTES : LEAST_BLOCK_BYTES;
-    p->candidate_count = 0;
+    p->candidate_count = p->candidate_next = 0;
+    p->pending_bytes = 0;
     for (uint16_t i = 0; i < c->heap_count; i++) {
         tide__heap *h = c->heaps[i];
         for (size_t s = 0; h != NULL && s < h->index_cap; s++) {
@@ -123,11 +131,16 @@ void tide__donors_collect(tide__core *c, tide__plan *p, uint16_t stream) {
             }
         }
     }
-    qsort(p->candidates, p->candidate_count, sizeof *p->candidates, larger_then_older);
+    if (p->candidate_count > 0) {
+        qsort(p->candidates, p->candidate_count, sizeof *p->candidates, larger_then_older);
+    }
 }
 
 tide__candidate *tide__donors_at_most(tide__plan *p, uint64_t most) {
-    for (size_t i = 0; i < p->candidate_count; i++) {
+    while (p->candidate_next < p->candidate_count && p->candidates[p->candidate_next].used) {
+        p->candidate_next++;
+    }
+    for (size_t i = p->candidate_next; i < p->candidate_count; i++) {
         if (!p->candidates[i].used && p->candidates[i].size <= most) {
             return &p->candidates[i];
         }

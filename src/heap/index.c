@@ -121,7 +121,7 @@ tide__block *tide__index_find_lowest(const tide__index *x, uint64_t size, int mo
 
 tide__block *tide__index_first(const tide__index *x, tide__index_cursor *cursor, uint64_t size) {
     cursor->lowest = class_of(size);
-    cursor->class_number = TIDE__INDEX_CLASSES;
+    cursor->class_number = x->rows == 0 ? 0 : (tide__log2_floor(x->rows) + 1) * TIDE__INDEX_SUB;
     return tide__index_next(x, cursor, NULL);
 }
 

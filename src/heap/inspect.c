@@ -65,10 +65,21 @@ void tide__core_reset_peaks(tide__core *c) {
 
 /* ---- Streams that go ---- */
 
-tide_status tide__core_retire_stream(tide__core *c, tide_stream handle) {
+/* Under `slow`: no later epoch waits for the stream, and its handle is another's. */
+static void forget_stream(tide__core *c, tide_stream handle, uint16_t number) {
+    c->epochs.streams[number]->retired = true;
+    c->epochs.streams[number]->last = tide__epochs_open_number(&c->epochs) - 1;
+    for (size_t i = 0; i < TIDE__STREAM_TABLE; i++) {
+        if (atomic_load(&c->stream_table[i].handle) == handle + 1) {
+            /* Probes go on past the slot; a stream of the same handle is a new one. */
+            atomic_store(&c->stream_table[i].handle, UINT64_MAX);
+        }
+    }
+}
+
+tide_status tide__core_retire_stream(tide__core *c, tide_stream handle, bool destroy) {
     tide_status status = TIDE_OK;
     pthread_mutex_lock(&c->slow);
-    pthread_mutex_lock(&c->stream_lock);
     tide__stream_cache *s = NULL;
     for (uint16_t i = 0; i < c->epochs.stream_count; i++) {
         if (!c->epochs.streams[i]->retired && c->epochs.streams[i]->handle == handle) {
@@ -78,19 +89,15 @@ tide_status tide__core_retire_stream(tide__core *c, tide_stream handle) {
     if (s != NULL) {
         tide__cache_flush(c, s);
         status = tide__epochs_cut(&c->epochs); /* its last work is in this epoch */
-        if (status == TIDE_OK) {
-            c->epochs.streams[s->number]->retired = true;
-            for (size_t i = 0; i < TIDE__STREAM_TABLE; i++) {
-                if (c->stream_table[i].cache == s) {
-                    /* The slot stays taken, under a handle that nobody has, so
-                     * that probes go on past it; a stream of the same handle
-                     * is a new one. */
-                    atomic_store(&c->stream_table[i].handle, UINT64_MAX);
-                }
-            }
-        }
     }
-    pthread_mutex_unlock(&c->stream_lock);
+    /* Forgotten only once it is gone: a stream that lives on after a failed
+     * destroy must go on holding epochs back. */
+    if (status == TIDE_OK && destroy) {
+        status = c->device->ops->stream_destroy(c->device, c->gpu, handle);
+    }
+    if (status == TIDE_OK && s != NULL) {
+        forget_stream(c, handle, s->number);
+    }
     pthread_mutex_unlock(&c->slow);
     return status;
 }

@@ -137,7 +137,8 @@ bool tide__place_wild(tide__core *c, const tide__plan *p, uint64_t size, tide__p
     return true;
 }
 
-tide_status tide__place_exact(tide__core *c, const tide__plan *p, tide__place *out) {
+tide_status tide__place_exact(tide__core *c, tide__plan *p, tide__place *out) {
+    tide__epoch *wait_for = &p->wait_for;
     tide__extent *x = tide__registry_find(c->registry, p->at);
     if (x == NULL || x->core != c || x->heap != p->heap->number || p->at % TIDE__ALIGN_BYTES != 0 ||
         p->size > x->va + x->size - p->at) {
@@ -150,8 +151,16 @@ tide_status tide__place_exact(tide__core *c, const tide__plan *p, tide__place *o
         b = b->next;
     }
     *out = (tide__place){b, p->at, 0};
+    bool blocked = false;
+    *wait_for = 0;
     for (; b != NULL && b->va < p->at + p->size; b = b->next) {
-        if (!in_run(c, p, b)) {
+        uint8_t state = tide__state_of(b);
+        bool freed = state == TIDE__RETIRING || state == TIDE__AWAITING ||
+                     (state == TIDE__FREE && c->cross_stream != TIDE_CROSS_STREAM_OFF);
+        if (!in_run(c, p, b) && freed) {
+            blocked = true;
+            *wait_for = tide__max(*wait_for, b->epoch);
+        } else if (!in_run(c, p, b)) {
             return tide__fail(TIDE_IN_USE, "alloc_at %#llx of %llu bytes: %#llx is taken",
                               (unsigned long long)p->at, (unsigned long long)p->size,
                               (unsigned long long)b->va);
@@ -162,7 +171,7 @@ tide_status tide__place_exact(tide__core *c, const tide__plan *p, tide__place *o
                              tide__align_down(from, c->properties.granularity);
         }
     }
-    return TIDE_OK;
+    return blocked ? TIDE_NOT_READY : TIDE_OK;
 }
 
 /* Takes a block out of its list; cuts off what lies before `from` and from

@@ -32,17 +32,18 @@ typedef struct tide__candidate {
     bool used;
 } tide__candidate;
 
-#define TIDE__CANDIDATES_MAX 1024
-
 typedef struct tide__plan {
     tide__heap *heap;
     tide__stream_cache *stream;
     uint64_t size, at;
+    tide__epoch wait_for; /* an exact place is had once this epoch is done */
     tide__block *first, *last;
     tide__move *moves;
     size_t move_count, move_cap;
-    tide__candidate candidates[TIDE__CANDIDATES_MAX];
-    size_t candidate_count;
+    tide__candidate *candidates;
+    size_t candidate_count, candidate_cap;
+    size_t candidate_next;  /* those before it are used */
+    uint64_t pending_bytes; /* of free chunks that only another stream may have yet */
     tide__block *passed; /* records that candidates may still name: see tide__donors_take */
 } tide__plan;
 
@@ -61,8 +62,9 @@ typedef struct tide__place {
 bool tide__place_find(tide__core *c, const tide__plan *p, tide__place *out);
 /* The start of the largest hole; false if none holds `size` bytes. */
 bool tide__place_wild(tide__core *c, const tide__plan *p, uint64_t size, tide__place *out);
-/* Exactly `at`; TIDE_IN_USE where a byte of it is not to be had. */
-tide_status tide__place_exact(tide__core *c, const tide__plan *p, tide__place *out);
+/* Exactly `at`; TIDE_IN_USE where a byte of it is not to be had, TIDE_NOT_READY
+ * where it will be when p->wait_for is done: freed, or an old mapping. */
+tide_status tide__place_exact(tide__core *c, tide__plan *p, tide__place *out);
 /* Makes the pieces BUSY. Takes at most 2 records. */
 void tide__place_take(tide__core *c, tide__plan *p, const tide__place *place, uint64_t bytes);
 /* Puts all pieces back as what they are now: FREE where chunks are, else HOLE. */
@@ -73,7 +75,7 @@ bool tide__block_is_backed(const tide__core *c, const tide__block *b);
 
 /* Fills p->candidates with the chunks under free blocks that the stream may
  * use (TIDE__STREAM_NONE: that are idle for everybody), the largest first and
- * among equals the longest idle first. */
+ * among equals the longest idle first; fewer where the host has no memory. */
 void tide__donors_collect(tide__core *c, tide__plan *p, uint16_t stream);
 /* Is a chunk under free blocks alone and not idle yet? */
 bool tide__donors_pending(tide__core *c);

@@ -11,16 +11,14 @@
 
 /* ---- Old mappings ---- */
 
-static tide_status unmap_retired(tide__core *c) {
+/* One that cannot be unmapped stays in the list, to be tried again; it is in
+ * nobody's way but its own. */
+static void unmap_retired(tide__core *c) {
     tide__epoch done = tide__epochs_done(&c->epochs);
     for (tide__block *b = c->retiring, *next; b != NULL; b = next) {
         next = b->list_next;
-        if (b->epoch > done) {
+        if (b->epoch > done || c->device->ops->unmap(c->device, c->gpu, b->va, b->size) != TIDE_OK) {
             continue;
-        }
-        tide_status status = c->device->ops->unmap(c->device, c->gpu, b->va, b->size);
-        if (status != TIDE_OK) {
-            return status; /* stays in the list, to be tried again */
         }
         tide__lock_take(&c->core);
         tide__list_remove(&c->retiring, b);
@@ -29,7 +27,6 @@ static tide_status unmap_retired(tide__core *c) {
         tide__core_put_hole(c, b);
         tide__lock_drop(&c->core);
     }
-    return TIDE_OK;
 }
 
 static void free_awaiting(tide__core *c) {
@@ -54,10 +51,11 @@ tide_status tide__core_poll(tide__core *c) {
     if (status == TIDE_OK) {
         status = tide__epochs_poll(&c->epochs);
     }
-    if (status == TIDE_OK && c->awaiting != NULL) {
+    if (status == TIDE_OK) {
         free_awaiting(c);
+        unmap_retired(c);
     }
-    return status == TIDE_OK && c->retiring != NULL ? unmap_retired(c) : status;
+    return status;
 }
 
 /* ---- Giving chunks back ---- */
@@ -228,10 +226,7 @@ static tide_status trim_waiting(tide__core *c, uint64_t bytes, uint64_t wait_ns,
         }
         status = tide__epochs_wait(&c->epochs, bytes == UINT64_MAX ? until : next,
                                    deadline == UINT64_MAX ? UINT64_MAX : deadline - now);
-        if (status == TIDE_TIMEOUT) {
-            return TIDE_OK; /* the result says what is pending */
-        }
-        if (status == TIDE_OK) {
+        if (status == TIDE_OK || status == TIDE_TIMEOUT) { /* what became idle by the deadline counts too */
             status = tide__core_poll(c);
         }
         if (status == TIDE_OK) {

@@ -57,15 +57,16 @@ void tide__registry_add(tide__registry *r, tide__extent *x) {
     uint64_t first = x->va >> TIDE__REGISTRY_SHIFT, last = (x->va + x->size - 1) >> TIDE__REGISTRY_SHIFT;
     bool alone = last < TIDE__REGISTRY_ENTRIES;
     for (uint64_t i = first; i <= last && i < TIDE__REGISTRY_ENTRIES; i++) {
-        if (atomic_load(&r->entries[i]) == NULL) {
-            atomic_store_explicit(&r->entries[i], x, memory_order_release);
-        } else {
+        tide__extent *none = NULL;
+        if (!atomic_compare_exchange_strong(&r->entries[i], &none, x)) {
             alone = false;
         }
     }
     if (!alone) {
-        atomic_store(&x->chained, atomic_load(&r->overflow));
-        atomic_store_explicit(&r->overflow, x, memory_order_release);
+        tide__extent *head = atomic_load(&r->overflow);
+        do {
+            atomic_store(&x->chained, head);
+        } while (!atomic_compare_exchange_weak(&r->overflow, &head, x));
     }
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Phases: see ledger.h. Rows are few and found by name. */
+/* Phases: see ledger.h. Rows are found by a hash of their name. */
 #include "ledger/ledger.h"
 
 #include <stdio.h>
@@ -21,16 +21,37 @@ static void fold(tide__ledger *p) {
     p->folded_reserved = tide__max(p->folded_reserved, now.peak_reserved_bytes);
 }
 
+static uint64_t hash_name(const char *name) {
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    for (; *name != '\0'; name++) {
+        h = (h ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
+    }
+    return h;
+}
+
+/* Where the hash is another name's, the rows are walked; all else is one look. */
+static bool has_row(const tide__ledger *p, const char *name, uint64_t hash, size_t *index) {
+    uint64_t row;
+    if (!tide__map_get(&p->by_name, hash, &row)) {
+        return false;
+    }
+    for (*index = row; *index < p->count; (*index)++) {
+        if (strcmp(p->rows[*index].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static tide_status find_row(tide__ledger *p, const char *name, size_t *index) {
     tide_phase_stats row = {.struct_size = sizeof row};
     snprintf(row.name, sizeof row.name, "%s", name);
-    for (size_t i = 0; i < p->count; i++) {
-        if (strcmp(p->rows[i].name, row.name) == 0) {
-            *index = i;
-            return TIDE_OK;
-        }
+    uint64_t hash = hash_name(row.name), first;
+    if (has_row(p, row.name, hash, index)) {
+        return TIDE_OK;
     }
-    if (!tide__grow((void **)&p->rows, &p->cap, p->count + 1, sizeof *p->rows)) {
+    if (!tide__grow((void **)&p->rows, &p->cap, p->count + 1, sizeof *p->rows) ||
+        (!tide__map_get(&p->by_name, hash, &first) && !tide__map_put(&p->by_name, hash, p->count))) {
         return tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for phase %s", row.name);
     }
     p->rows[p->count] = row;
@@ -46,7 +67,7 @@ tide_status tide__ledger_open(tide__ledger *p, tide__core *core) {
     if (status == TIDE_OK) {
         p->rows[0].entered = 1;
     } else {
-        pthread_mutex_destroy(&p->lock);
+        tide__ledger_close(p);
     }
     return status;
 }
@@ -54,6 +75,7 @@ tide_status tide__ledger_open(tide__ledger *p, tide__core *core) {
 void tide__ledger_close(tide__ledger *p) {
     pthread_mutex_destroy(&p->lock);
     free(p->rows);
+    tide__map_free(&p->by_name);
     memset(p, 0, sizeof *p);
 }
 

@@ -17,6 +17,7 @@ typedef struct tide__ledger {
     tide__core *core;
     tide_phase_stats *rows;
     size_t count, cap, current;
+    tide__map by_name; /* hash of a name -> its row */
     uint64_t folded_requested, folded_allocated, folded_reserved;
 } tide__ledger;
 

@@ -12,6 +12,12 @@ static bool before(const tide__free_node *n, uint64_t size, uint64_t addr) {
     return n->size != size ? n->size < size : n->addr < addr;
 }
 
+/* The order inside a bin. A trace may put two segments at one address: the nodes themselves then decide. */
+static bool precedes(const tide__free_node *a, const tide__free_node *b) {
+    if (a->size != b->size) return a->size < b->size;
+    return a->addr != b->addr ? a->addr < b->addr : (uintptr_t)a < (uintptr_t)b;
+}
+
 /* Units of 512 bytes; 16 bins a power of two. */
 static unsigned bin_of(uint64_t size) {
     uint64_t units = size >> 9;
@@ -28,12 +34,12 @@ void tide__free_index_add(tide__free_index *f, tide__free_node *n) {
     n->priority = f->random >> 1;
     tide__free_node **link = &f->roots[bin];
     while (*link != NULL && (*link)->priority >= n->priority)
-        link = before(*link, n->size, n->addr) ? &(*link)->right : &(*link)->left;
+        link = precedes(*link, n) ? &(*link)->right : &(*link)->left;
     /* n takes the place of *link, whose tree is split into what is below n and what is above. */
     tide__free_node *rest = *link, **low = &n->left, **high = &n->right;
     *link = n;
     while (rest != NULL) {
-        if (before(rest, n->size, n->addr)) {
+        if (precedes(rest, n)) {
             *low = rest;
             low = &rest->right;
             rest = *low;
@@ -53,7 +59,7 @@ void tide__free_index_remove(tide__free_index *f, tide__free_node *n) {
     tide__free_node **link = &f->roots[bin];
     while (*link != n) {
         TIDE__CHECK(*link != NULL);
-        link = before(*link, n->size, n->addr) ? &(*link)->right : &(*link)->left;
+        link = precedes(*link, n) ? &(*link)->right : &(*link)->left;
     }
     tide__free_node *low = n->left, *high = n->right;
     while (low != NULL && high != NULL) {
@@ -120,7 +126,8 @@ tide__free_node *tide__free_index_at_least(const tide__free_index *f, uint64_t s
 }
 
 tide__free_node *tide__free_index_next(const tide__free_index *f, const tide__free_node *n) {
-    return tide__free_index_at_least(f, n->size, n->addr + 1);
+    return n->addr != UINT64_MAX ? tide__free_index_at_least(f, n->size, n->addr + 1)
+                                 : tide__free_index_at_least(f, n->size + 1, 0);
 }
 
 tide__free_node *tide__free_index_last(const tide__free_index *f) { return last_below(f, TIDE__FREE_BINS); }

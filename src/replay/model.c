@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "replay/model.h"
+#include "replay/private_pools.h"
 
 #define NOT_PLACED NULL
 
@@ -65,7 +66,8 @@ static uint64_t run_of_pool(const model *m, const tide__schedule_op *op, uint16_
     const tide__trace_event *events = m->schedule->gpu->events + op->event;
     uint64_t count = 0;
     for (uint32_t i = 0; i < op->run_events; i++)
-        count += tide__event_is_release(&events[i]) && events[i].pool == pool;
+        count += tide__event_is_release(&events[i]) &&
+                 tide__schedule_event_pool(m->schedule, op->event + i) == pool;
     return count;
 }
 
@@ -97,9 +99,11 @@ static tide_status model_release(tide__policy *p, const tide__schedule_op *op) {
     tide_status status = TIDE_OK;
     bool done = false;
     if (m->is_recorded) status = release_in_part(m, op, run_of_pool(m, op, 0), &done);
-    for (uint32_t i = 0; status == TIDE_OK && i < op->run_events; i++)
-        if (tide__event_is_release(&events[i]) && !(done && events[i].pool == 0))
-            status = tide__torch_heap_release(&m->heap, events[i].pool); /* again: nothing is left to do */
+    for (uint32_t i = 0; status == TIDE_OK && i < op->run_events; i++) {
+        uint16_t pool = tide__schedule_event_pool(m->schedule, op->event + i);
+        if (tide__event_is_release(&events[i]) && !(done && pool == 0))
+            status = tide__torch_heap_release(&m->heap, pool); /* again: nothing is left to do */
+    }
     return status;
 }
 
@@ -164,8 +168,10 @@ static tide_status begin(model *m, const tide__model_options *o) {
     if (status == TIDE_OK)
         status = tide__torch_heap_init(
             &m->heap, o->kind == TIDE__POLICY_NATIVE ? &tide__torch_native : &tide__torch_expandable,
-            o->settings, m->device, s->gpu->pool_count, s->gpu->stream_count);
+            o->settings, m->device, s->pool_count, s->gpu->stream_count);
     if (status != TIDE_OK) return status;
+    for (size_t i = 0; s->unsplit_pools != NULL && i < s->pool_count * 2; i++)
+        m->heap.pools[i].no_split = s->unsplit_pools[i / 2];
     m->heap.limit = o->limit_bytes;
     m->heap.device_bytes = tide__max(m->heap.device_bytes, o->recorded->peak);
     m->heap.forget = forget;

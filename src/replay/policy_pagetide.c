@@ -22,7 +22,8 @@ typedef struct pagetide_policy {
     const tide__trace_gpu *gpu;
     void **addresses;     /* by block */
     tide_stream *streams; /* by the trace's stream index */
-    tide_pool *pools;     /* by the trace's pool index */
+    tide_pool *pools;     /* by the schedule's pool index */
+    size_t pool_count;
 } pagetide_policy;
 
 static pagetide_policy *self(tide__policy *p) { return (pagetide_policy *)p; }
@@ -134,7 +135,7 @@ static tide_status make_streams(pagetide_policy *s) {
             }
         }
     }
-    for (size_t i = 1; i < s->gpu->pool_count; i++) {
+    for (size_t i = 1; i < s->pool_count; i++) {
         tide_status status = tide_pool_create(s->allocator, 0, &s->pools[i]);
         if (status != TIDE_OK) {
             return status;
@@ -153,7 +154,8 @@ tide_status tide__policy_pagetide_create(const tide__schedule *schedule, const t
     s->gpu = schedule->gpu;
     s->addresses = calloc(tide__max(schedule->block_count, 1), sizeof(void *));
     s->streams = calloc(tide__max(s->gpu->stream_count, 1), sizeof *s->streams);
-    s->pools = calloc(tide__max(s->gpu->pool_count, 1), sizeof *s->pools);
+    s->pool_count = schedule->pool_count;
+    s->pools = calloc(tide__max(s->pool_count, 1), sizeof *s->pools);
     tide_status status = TIDE_OK;
     if (s->addresses == NULL || s->streams == NULL || s->pools == NULL) {
         status = tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for %u blocks", schedule->block_count);

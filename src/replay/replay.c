@@ -170,6 +170,15 @@ static void judge_restored(session *x, const run *r, tide__replay_result *out) {
                            : "the file does not tell the heap then");
 }
 
+/* Events do not name pools; where addresses had to, it is said beside the comparison. */
+static void say_inferred(const tide__schedule *s, tide__replay_result *out) {
+    if (*out->recorded.reason != 0 || s->pools_inferred == 0) return;
+    snprintf(out->recorded.reason, sizeof out->recorded.reason,
+             "the trace names no pool for %u segments given back before the end: by their addresses they are "
+             "taken for those of %u private pool%s (CUDA graphs, MemPools)",
+             s->regions_inferred, s->pools_inferred, s->pools_inferred == 1 ? "" : "s");
+}
+
 static void collect(session *x, tide__replay_result *out) {
     const tide__compare *c = &x->compare;
     out->recorded.policy = x->recorded->policy;
@@ -179,6 +188,7 @@ static void collect(session *x, tide__replay_result *out) {
     out->recorded.compared = c->compared;
     out->recorded.mismatches = c->mismatches;
     out->recorded.first_mismatch = c->first_mismatch;
+    say_inferred(x->schedule, out);
     for (unsigned i = 0; i < x->run_count; i++) {
         judge_restored(x, &x->runs[i], out);
         if (!x->runs[i].is_request) continue;

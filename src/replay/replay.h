@@ -78,7 +78,7 @@ typedef struct tide__replay_result {
         uint64_t first_mismatch; /* event index, where mismatches > 0 */
         bool has_oom;
         uint64_t oom_event;
-        char reason[256]; /* why compared is 0, or "" */
+        char reason[256]; /* why compared is 0, or what of it had to be inferred; or "" */
     } recorded;
     /* What the trace did not hold: told to the user. */
     uint64_t unknown_frees, blocks_before_start, settings_unmodelled;

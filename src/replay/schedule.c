@@ -258,7 +258,7 @@ static tide_status build(builder *b) {
 
 tide_status tide__schedule_make(const tide__trace *trace, const tide__trace_gpu *gpu, uint64_t limit_bytes,
                                 tide__schedule *out) {
-    *out = (tide__schedule){.trace = trace, .gpu = gpu};
+    *out = (tide__schedule){.trace = trace, .gpu = gpu, .pool_count = gpu->pool_count};
     builder b = {.gpu = gpu, .out = out};
     tide_status status = build(&b);
     tide__map_free(&b.blocks);
@@ -273,5 +273,7 @@ tide_status tide__schedule_make(const tide__trace *trace, const tide__trace_gpu 
 void tide__schedule_free(tide__schedule *s) {
     free(s->ops);
     free(s->before);
+    free(s->event_pools);
+    free(s->unsplit_pools);
     *s = (tide__schedule){0};
 }

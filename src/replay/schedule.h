@@ -52,6 +52,11 @@ typedef struct tide__schedule {
                                      first, at time 0 */
     uint64_t allocations;         /* alloc events */
     uint64_t unknown_frees;       /* of blocks never seen: dropped */
+    size_t pool_count;            /* the GPU's pools first, then those that addresses told of */
+    uint16_t *event_pools;        /* by event, of segment events; NULL: as the events say */
+    bool *unsplit_pools;          /* by pool: it splits no block; NULL: all do */
+    uint32_t pools_inferred;      /* pools that only addresses told of, */
+    uint32_t regions_inferred;    /* and the segments that are in them */
     uint64_t peak_live;
     double trace_seconds;
 } tide__schedule;

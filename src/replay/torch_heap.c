@@ -271,6 +271,7 @@ static tide__torch_block *find_free(const tide__torch_heap *h, tide__torch_arena
 
 static bool should_split(const tide__torch_heap *h, const tide__torch_block *b, uint64_t size) {
     uint64_t rest = b->node.size - size;
+    if (b->arena->pool->no_split) return false;
     if (b->arena->pool->is_small || h->backend->expandable) return rest >= TIDE__TORCH_MIN_BLOCK;
     return size < h->settings->max_split_size && rest > TIDE__TORCH_SMALL_SIZE;
 }

@@ -69,6 +69,7 @@ typedef struct tide__torch_pool {
     tide__torch_arena *touched; /* by next_touched */
     uint64_t searches;
     bool is_small;
+    bool no_split; /* a torch.cuda.MemPool's: what is larger than asked for is given whole */
 } tide__torch_pool;
 
 typedef struct tide__torch_backend {
