@@ -450,7 +450,8 @@ tide_status tide_stream_create(tide_allocator *a, int device, tide_stream *out) 
 tide_status tide_stream_destroy(tide_allocator *a, int device, tide_stream stream) {
     tide_status status = check_device(a, device);
     if (status == TIDE_OK && stream == 0) {
-        status = tide__fail(TIDE_INVALID_ARGUMENT, "tide_stream_destroy: the default stream cannot be destroyed");
+        status =
+            tide__fail(TIDE_INVALID_ARGUMENT, "tide_stream_destroy: the default stream cannot be destroyed");
     }
     return status == TIDE_OK ? tide__core_retire_stream(a->cores[device], stream, true) : status;
 }

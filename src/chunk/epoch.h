@@ -35,7 +35,7 @@ typedef struct tide__epoch_stream {
     tide_stream handle;
     uint64_t driver_id;
     bool retired;
-    tide__epoch last; /* retired: of its last work */
+    tide__epoch last;   /* retired: of its last work */
     tide__epoch waited; /* the stream was made to wait, on the device, for all epochs up to this */
 } tide__epoch_stream;
 

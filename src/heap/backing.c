@@ -436,7 +436,8 @@ static verdict make_plan(tide__core *c, tide__plan *p, growth *g, bool exact, ti
         return v;
     }
     uint64_t reserved = atomic_load(&c->chunks.reserved_bytes);
-    uint64_t pending = 0; /* what nobody but its own stream could have: no allocator that does not wait can do without */
+    uint64_t pending =
+        0; /* what nobody but its own stream could have: no allocator that does not wait can do without */
     p->candidate_count = 0;
     if (reserved + need > g->target) {
         tide__donors_collect(c, p, p->stream->number);
@@ -574,8 +575,8 @@ tide_status tide__core_back(tide__core *c, tide__heap *heap, tide__stream_cache 
         reason[sizeof reason - 1] = '\0';
         if (!find_bytes(c, size + 2 * c->properties.granularity, until, &released)) {
             c->ooms++;
-            return tide__fail(status, "%s; %llu bytes were asked for, %llu are allocated, %llu reserved", reason,
-                              (unsigned long long)size, (unsigned long long)tide__core_live_bytes(c),
+            return tide__fail(status, "%s; %llu bytes were asked for, %llu are allocated, %llu reserved",
+                              reason, (unsigned long long)size, (unsigned long long)tide__core_live_bytes(c),
                               (unsigned long long)atomic_load(&c->chunks.reserved_bytes));
         }
         status = back_once(c, p, at, out);

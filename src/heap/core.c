@@ -245,7 +245,8 @@ static tide__stream_cache *find_spent(tide__core *c) {
 /* Under `slow`: a slot that never held a handle, or holds one no more. */
 static void enter_stream(tide__core *c, tide_stream handle, tide__stream_cache *s) {
     size_t i = stream_slot(handle);
-    while (atomic_load(&c->stream_table[i].handle) != 0 && atomic_load(&c->stream_table[i].handle) != UINT64_MAX) {
+    while (atomic_load(&c->stream_table[i].handle) != 0 &&
+           atomic_load(&c->stream_table[i].handle) != UINT64_MAX) {
         i = (i + 1) % TIDE__STREAM_TABLE;
     }
     atomic_store(&c->stream_table[i].cache, s);

@@ -61,7 +61,7 @@ typedef struct tide__stream_cache {
     /* Not yet in the core's totals: see tide__account. */
     int64_t requested_delta, allocated_delta;
     uint64_t allocs, frees, hits;
-    tide__epoch last_free; /* of its blocks */
+    tide__epoch last_free;    /* of its blocks */
     uint64_t freed_since_cut; /* bytes not yet in the core's */
 } tide__stream_cache;
 
@@ -114,7 +114,7 @@ typedef struct tide__core {
     _Atomic(int64_t) requested_bytes, allocated_bytes;
     _Atomic(int64_t) peak_requested, peak_allocated;
 
-    struct { /* written under `slow`, read without a lock */
+    struct {                      /* written under `slow`, read without a lock */
         _Atomic(uint64_t) handle; /* + 1; 0 is empty */
         tide__stream_cache *_Atomic cache;
     } stream_table[TIDE__STREAM_TABLE];

@@ -47,7 +47,8 @@ static void collect_block(tide__core *c, tide__plan *p, tide__block *b, uint16_t
         uint32_t number = *tide__extent_chunk_slot(x, va);
         TIDE__CHECK(number != 0);
         const tide__chunk *k = &c->chunks.items[number];
-        bool takeable = stream != TIDE__STREAM_NONE || k->aliases == 0; /* the driver wants no old mapping left */
+        bool takeable =
+            stream != TIDE__STREAM_NONE || k->aliases == 0; /* the driver wants no old mapping left */
         if (k->va >= b->va && takeable && chunk_usable(c, k, b, stream)) {
             if (!tide__grow((void **)&p->candidates, &p->candidate_cap, p->candidate_count + 1,
                             sizeof *p->candidates)) {

@@ -44,7 +44,7 @@ typedef struct tide__plan {
     size_t candidate_count, candidate_cap;
     size_t candidate_next;  /* those before it are used */
     uint64_t pending_bytes; /* of free chunks that only another stream may have yet */
-    tide__block *passed; /* records that candidates may still name: see tide__donors_take */
+    tide__block *passed;    /* records that candidates may still name: see tide__donors_take */
 } tide__plan;
 
 /* The core's plan, made on first use. Under `slow`. */

@@ -12,12 +12,18 @@
 /* ---- Old mappings ---- */
 
 /* One that cannot be unmapped stays in the list, to be tried again; it is in
- * nobody's way but its own. */
-static void unmap_retired(tide__core *c) {
+ * nobody's way but its own, so the others are taken. The first failure. */
+static tide_status unmap_retired(tide__core *c) {
     tide__epoch done = tide__epochs_done(&c->epochs);
+    tide_status first = TIDE_OK;
     for (tide__block *b = c->retiring, *next; b != NULL; b = next) {
         next = b->list_next;
-        if (b->epoch > done || c->device->ops->unmap(c->device, c->gpu, b->va, b->size) != TIDE_OK) {
+        if (b->epoch > done) {
+            continue;
+        }
+        tide_status status = c->device->ops->unmap(c->device, c->gpu, b->va, b->size);
+        if (status != TIDE_OK) {
+            first = first == TIDE_OK ? status : first;
             continue;
         }
         tide__lock_take(&c->core);
@@ -27,6 +33,7 @@ static void unmap_retired(tide__core *c) {
         tide__core_put_hole(c, b);
         tide__lock_drop(&c->core);
     }
+    return first;
 }
 
 static void free_awaiting(tide__core *c) {
@@ -43,7 +50,7 @@ static void free_awaiting(tide__core *c) {
     tide__lock_drop(&c->core);
 }
 
-tide_status tide__core_poll(tide__core *c) {
+static tide_status poll(tide__core *c, tide_status *unmapped) {
     tide__lock_take(&c->core);
     c->freed_since_cut = 0;
     tide__lock_drop(&c->core);
@@ -53,9 +60,21 @@ tide_status tide__core_poll(tide__core *c) {
     }
     if (status == TIDE_OK) {
         free_awaiting(c);
-        unmap_retired(c);
+        *unmapped = unmap_retired(c);
     }
     return status;
+}
+
+tide_status tide__core_poll(tide__core *c) {
+    tide_status unmapped = TIDE_OK;
+    return poll(c, &unmapped);
+}
+
+/* The same for those to whom an old mapping that stays is a failure. */
+static tide_status poll_strictly(tide__core *c) {
+    tide_status unmapped = TIDE_OK;
+    tide_status status = poll(c, &unmapped);
+    return status != TIDE_OK ? status : unmapped;
 }
 
 /* ---- Giving chunks back ---- */
@@ -227,7 +246,7 @@ static tide_status trim_waiting(tide__core *c, uint64_t bytes, uint64_t wait_ns,
         status = tide__epochs_wait(&c->epochs, bytes == UINT64_MAX ? until : next,
                                    deadline == UINT64_MAX ? UINT64_MAX : deadline - now);
         if (status == TIDE_OK || status == TIDE_TIMEOUT) { /* what became idle by the deadline counts too */
-            status = tide__core_poll(c);
+            status = poll_strictly(c);
         }
         if (status == TIDE_OK) {
             status = tide__core_release_idle(c, bytes, released);
@@ -240,7 +259,7 @@ tide_status tide__core_trim(tide__core *c, uint64_t bytes, uint64_t wait_ns, tid
     tide_trim_result r = {.struct_size = sizeof r};
     pthread_mutex_lock(&c->slow);
     tide__core_flush_caches(c);
-    tide_status status = tide__core_poll(c);
+    tide_status status = poll_strictly(c);
     if (status == TIDE_OK) {
         status = tide__core_release_idle(c, bytes, &r.released_bytes);
     }

@@ -6,11 +6,14 @@
  * default pool's; what is left is as few private pools as a greedy choice
  * makes of it: each takes, the least constrained first, whatever has no
  * quarrel with what it has. Any such choice replays exactly as recorded; which
- * of two pools that never meet a region belonged to cannot be told.
+ * of two pools that never meet a region belonged to cannot be told. Segments
+ * of a stream that one release gave back side by side, in the order in which
+ * it goes through a pool, go together, unless they quarrel.
  *
  * A pool made with no_split is told by two things: its regions hold blocks at
  * their beginnings (or on pages) only, and taken for regions that are split
- * they would need more pools, or quarrel with themselves.
+ * they quarrel although they go together, or each with itself. They are then
+ * read once more as what they seem to be.
  *
  * Where the heap before the first event is not known, only segments at the end
  * count: an address inside a private one is its pool's.
@@ -42,9 +45,11 @@ typedef struct labels {
     uint16_t *pool; /* by region; NOT_TOLD while it has none */
     bool *is_known; /* by region: the file tells */
     uint32_t *degree;
-    size_t *first;     /* of a region's neighbours; one more than there are regions */
-    uint32_t *others;  /* the neighbours */
-    uint32_t *order;   /* regions that the file does not tell, the least constrained first */
+    size_t *first;    /* of a region's neighbours; one more than there are regions */
+    uint32_t *others; /* the neighbours */
+    uint32_t *group;  /* by region: the first of those that go with it */
+    uint32_t *loose;  /* and of those that would if they did not quarrel */
+    uint32_t *order;  /* regions that the file does not tell, the least constrained first */
     size_t order_count;
     size_t pool_count; /* those of the file and new ones */
     size_t told_pools;
@@ -56,6 +61,8 @@ static void labels_free(labels *l) {
     free(l->degree);
     free(l->first);
     free(l->others);
+    free(l->group);
+    free(l->loose);
     free(l->order);
 }
 
@@ -118,24 +125,69 @@ static void list_neighbours(labels *l) {
     for (size_t i = 0; i < h->region_count; i++) l->degree[i] = (uint32_t)(l->first[i + 1] - l->first[i]);
 }
 
+/* ---- What goes together ---- */
+
+/* Whether a release went from one segment to the next without leaving a pool, by all that can be seen. */
+static bool is_next(const labels *l, const tide__trace_gpu *gpu, const tide__region_event *a,
+                    const tide__region_event *b) {
+    const tide__trace_event *x = &gpu->events[a->event], *y = &gpu->events[b->event];
+    if (b->event != a->event + 1 || x->action != TIDE__ACTION_SEGMENT_FREE || y->action != x->action)
+        return false;
+    const tide__region *g = &l->heap->regions[a->region], *h = &l->heap->regions[b->region];
+    if (g->stream != h->stream || g->is_small != h->is_small || g->no_split != h->no_split) return false;
+    return x->size != y->size ? x->size < y->size : x->addr < y->addr;
+}
+
+static void make_groups(labels *l, const tide__trace_gpu *gpu) {
+    const tide__recorded_heap *h = l->heap;
+    for (uint32_t i = 0; i < h->region_count; i++) l->group[i] = i;
+    for (size_t i = 1; i < h->event_count; i++)
+        if (is_next(l, gpu, &h->events[i - 1], &h->events[i]))
+            l->group[h->events[i].region] = l->group[h->events[i - 1].region];
+    memcpy(l->loose, l->group, h->region_count * sizeof *l->group);
+    /* A group in which two quarrel is none; its name then stays with the first alone. */
+    for (size_t i = 0; i < h->pair_count; i++)
+        if (l->group[h->pairs[i].a] == l->group[h->pairs[i].b])
+            l->degree[l->group[h->pairs[i].a]] = UINT32_MAX;
+    for (uint32_t i = 0; i < h->region_count; i++)
+        if (l->degree[l->group[i]] == UINT32_MAX && l->group[i] != i) l->group[i] = i;
+    for (uint32_t i = 0; i < h->region_count; i++) l->degree[i] = (uint32_t)(l->first[i + 1] - l->first[i]);
+}
+
 typedef struct ranked {
-    uint32_t degree, region;
+    double degree; /* the mean of the group's */
+    uint32_t group, region;
 } ranked;
 
 static int least_first(const void *a, const void *b) {
     const ranked *x = a, *y = b;
     if (x->degree != y->degree) return x->degree < y->degree ? -1 : 1;
+    if (x->group != y->group) return x->group < y->group ? -1 : 1;
     return x->region < y->region ? -1 : x->region > y->region;
 }
 
 static tide_status rank(labels *l) {
-    ranked *list = calloc(l->heap->region_count + 1, sizeof *list);
-    if (list == NULL) return no_host_memory();
-    for (uint32_t i = 0; i < l->heap->region_count; i++)
-        if (!l->is_known[i]) list[l->order_count++] = (ranked){l->degree[i], i};
+    size_t n = l->heap->region_count;
+    ranked *list = calloc(n + 1, sizeof *list);
+    uint64_t *sums = calloc(2 * n + 1, sizeof *sums);
+    if (list == NULL || sums == NULL) {
+        free(list);
+        free(sums);
+        return no_host_memory();
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        sums[2 * l->group[i]] += l->degree[i];
+        sums[2 * l->group[i] + 1]++;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t *sum = &sums[2 * l->group[i]];
+        if (!l->is_known[i])
+            list[l->order_count++] = (ranked){(double)sum[0] / (double)sum[1], l->group[i], i};
+    }
     qsort(list, l->order_count, sizeof *list, least_first);
     for (size_t i = 0; i < l->order_count; i++) l->order[i] = list[i].region;
     free(list);
+    free(sums);
     return TIDE_OK;
 }
 
@@ -145,20 +197,33 @@ static bool has_neighbour_in(const labels *l, uint32_t region, uint16_t pool) {
     return false;
 }
 
-/* Gives a pool all it can have; how many regions are left. */
+/* Whether a region is of a pool that splits (0) or of one that does not (1); -1: of either. */
+static int nature_of(const tide__region *g) { return g->no_split ? 1 : g->has_rest ? 0 : -1; }
+
+static bool fits(const labels *l, uint32_t region, uint16_t pool, int *nature) {
+    int own = nature_of(&l->heap->regions[region]);
+    if (has_neighbour_in(l, region, pool) || (own >= 0 && *nature >= 0 && own != *nature)) return false;
+    if (own >= 0) *nature = own;
+    return true;
+}
+
+/* Gives a pool all it can have, a group or none of it; how many regions are left. */
 static size_t fill_pool(labels *l, uint16_t pool) {
     size_t left = 0;
-    int nature = pool == 0 ? 0 : -1; /* of its regions: 1 where they are not split */
-    for (size_t i = 0; i < l->order_count; i++) {
-        uint32_t region = l->order[i];
-        int own = l->heap->regions[region].no_split;
-        if (l->pool[region] != NOT_TOLD) continue;
-        if ((nature >= 0 && own != nature) || has_neighbour_in(l, region, pool)) {
-            left++;
+    int nature = pool == 0 ? 0 : -1;
+    for (size_t i = 0, end; i < l->order_count; i = end) {
+        const uint32_t *order = l->order;
+        int with_group = nature;
+        bool all_fit = true;
+        for (end = i; end < l->order_count && l->group[order[end]] == l->group[order[i]]; end++)
+            all_fit = all_fit && fits(l, order[end], pool, &with_group);
+        if (l->pool[order[i]] != NOT_TOLD) continue;
+        if (!all_fit) {
+            left += end - i;
             continue;
         }
-        l->pool[region] = pool;
-        nature = own;
+        for (size_t k = i; k < end; k++) l->pool[order[k]] = pool;
+        nature = with_group;
     }
     return left;
 }
@@ -172,13 +237,16 @@ static tide_status labels_make(labels *l, const tide__recorded_heap *h, const ti
     l->degree = calloc(n + 1, sizeof *l->degree);
     l->first = calloc(n + 1, sizeof *l->first);
     l->others = calloc(2 * h->pair_count + 1, sizeof *l->others);
+    l->group = calloc(n + 1, sizeof *l->group);
+    l->loose = calloc(n + 1, sizeof *l->loose);
     l->order = calloc(n + 1, sizeof *l->order);
     if (l->pool == NULL || l->is_known == NULL || l->degree == NULL || l->first == NULL ||
-        l->others == NULL || l->order == NULL)
+        l->others == NULL || l->group == NULL || l->loose == NULL || l->order == NULL)
         return no_host_memory();
     tide_status status = read_known(l, gpu);
     if (status != TIDE_OK) return status;
     list_neighbours(l);
+    make_groups(l, gpu);
     status = rank(l);
     if (status != TIDE_OK) return status;
     size_t left = fill_pool(l, 0);
@@ -197,28 +265,53 @@ static tide_status labels_make(labels *l, const tide__recorded_heap *h, const ti
 /* What speaks against a choice: pools that nobody named, and regions that no pool explains. */
 static uint64_t cost_of(const labels *l) {
     uint64_t cost = l->pool_count - l->told_pools;
-    for (size_t i = 0; i < l->heap->region_count; i++)
-        cost += l->heap->regions[i].is_odd;
+    for (size_t i = 0; i < l->heap->region_count; i++) cost += l->heap->regions[i].is_odd;
     for (size_t i = 0; i < l->heap->pair_count; i++)
         cost += l->pool[l->heap->pairs[i].a] == l->pool[l->heap->pairs[i].b];
     return cost;
 }
 
-/* The private regions that could be of such a pool: NULL where there are none, or no host memory. */
+/* Marks the groups, or pools that are known, in which regions quarrel. */
+static void mark_quarrels(const labels *l, bool *groups, bool *pools) {
+    const tide__recorded_heap *h = l->heap;
+    for (size_t i = 0; i < h->pair_count; i++) {
+        uint32_t a = h->pairs[i].a, b = h->pairs[i].b;
+        if (l->loose[a] == l->loose[b]) groups[l->loose[a]] = true;
+        if (l->is_known[a] && l->is_known[b] && l->pool[a] == l->pool[b]) pools[l->pool[a]] = true;
+    }
+    for (size_t i = 0; i < h->region_count; i++) {
+        const tide__region *g = &h->regions[i];
+        if (!g->is_odd) continue;
+        groups[l->loose[i]] = true;
+        if (l->is_known[i]) pools[l->pool[i]] = true;
+    }
+    for (size_t i = 0; i < h->region_count; i++) {
+        if (!h->regions[i].has_inner) continue;
+        groups[l->loose[i]] = false;
+        if (l->is_known[i]) pools[l->pool[i]] = false;
+    }
+    pools[0] = false;
+}
+
+/* The regions that seem to be of pools that split nothing; NULL: no host memory. */
 static bool *list_unsplit(const labels *l, bool *is_any) {
     const tide__recorded_heap *h = l->heap;
-    bool *quarrels = calloc(l->pool_count + 1, sizeof *quarrels); /* known pools with themselves */
+    bool *groups = calloc(h->region_count + 1, sizeof *groups);
+    bool *pools = calloc(l->pool_count + 1, sizeof *pools);
     bool *list = calloc(h->region_count + 1, sizeof *list);
     *is_any = false;
-    for (size_t i = 0; quarrels != NULL && i < h->pair_count; i++)
-        if (l->pool[h->pairs[i].a] == l->pool[h->pairs[i].b]) quarrels[l->pool[h->pairs[i].a]] = true;
-    for (size_t i = 0; list != NULL && quarrels != NULL && i < h->region_count; i++) {
-        const tide__region *g = &h->regions[i];
-        bool is_private = l->pool[i] != 0 || (g->is_odd && !l->is_known[i]);
-        list[i] = is_private && !g->has_inner && (!l->is_known[i] || quarrels[l->pool[i]] || g->is_odd);
-        *is_any |= list[i];
+    if (groups != NULL && pools != NULL && list != NULL) {
+        mark_quarrels(l, groups, pools);
+        for (size_t i = 0; i < h->region_count; i++) {
+            list[i] = l->is_known[i] ? pools[l->pool[i]] : groups[l->loose[i]];
+            *is_any |= list[i];
+        }
+    } else {
+        free(list);
+        list = NULL;
     }
-    free(quarrels);
+    free(groups);
+    free(pools);
     return list;
 }
 
@@ -232,8 +325,7 @@ typedef struct finder {
 } finder;
 
 static tide_status find(finder *f, const bool *no_split) {
-    tide_status status =
-        tide__recorded_heap_read(f->schedule, f->recorded, f->settings, no_split, &f->heap);
+    tide_status status = tide__recorded_heap_read(f->schedule, f->recorded, f->settings, no_split, &f->heap);
     if (status != TIDE_OK) return status;
     f->gave_up = f->heap.gave_up;
     return f->gave_up ? TIDE_OK : labels_make(&f->labels, &f->heap, f->schedule->gpu, &f->gave_up);
@@ -279,7 +371,8 @@ static tide_status write_pools(const finder *f) {
         s->unsplit_pools[l->pool[i]] |= h->regions[i].no_split;
         s->regions_inferred += !l->is_known[i] && l->pool[i] != 0;
     }
-    for (size_t i = 0; i < h->event_count; i++) s->event_pools[h->events[i].event] = l->pool[h->events[i].region];
+    for (size_t i = 0; i < h->event_count; i++)
+        s->event_pools[h->events[i].event] = l->pool[h->events[i].region];
     for (size_t i = 0; i < s->op_count; i++) {
         tide__schedule_op *op = &s->ops[i];
         if (op->kind != TIDE__OP_ALLOC) continue;

@@ -263,10 +263,8 @@ static bool grow(reader *r, size_t event, const tide__trace_event *e, uint64_t r
     uint32_t region = r->expandable ? window_at(r, e->addr) : NO_REGION;
     bool is_new = region == NO_REGION;
     if (is_new) {
-        tide__region g = {.base = e->addr,
-                          .top = e->addr,
-                          .stream = e->stream,
-                          .is_small = is_small_growth(r, e, request)};
+        tide__region g = {
+            .base = e->addr, .top = e->addr, .stream = e->stream, .is_small = is_small_growth(r, e, request)};
         region = (uint32_t)r->out->region_count;
         if (!new_region(r, &g)) return false;
         if (r->expandable ? !meet_windows(r, region) : !tide__map_put(&r->bases, e->addr, region))
@@ -352,7 +350,8 @@ static bool pair_kept_pages(reader *r, const uint32_t *run, size_t count) {
 static tide_status release(reader *r, const tide__schedule_op *op) {
     uint32_t *run = calloc((size_t)op->run_events + 1, sizeof *run);
     size_t count = 0;
-    bool fine = run != NULL, in_parts = r->settings->gc_threshold > 0 || r->settings->max_split_size != UINT64_MAX;
+    bool fine = run != NULL,
+         in_parts = r->settings->gc_threshold > 0 || r->settings->max_split_size != UINT64_MAX;
     for (size_t i = op->event; fine && i < (size_t)op->event + op->run_events; i++) {
         const tide__trace_event *e = &r->gpu->events[i];
         if (!tide__event_is_release(e)) continue;
@@ -371,8 +370,7 @@ static tide_status release(reader *r, const tide__schedule_op *op) {
 
 /* ---- Blocks come and go ---- */
 
-static bool is_split(const reader *r, const tide__region *g, uint64_t size, uint64_t rest) {
-    if (g->no_split) return false;
+static bool can_split(const reader *r, const tide__region *g, uint64_t size, uint64_t rest) {
     if (g->is_small || r->expandable) return rest >= TIDE__TORCH_MIN_BLOCK;
     return size < r->settings->max_split_size && rest > TIDE__TORCH_SMALL_SIZE;
 }
@@ -391,7 +389,9 @@ static bool alloc(reader *r, const tide__schedule_op *op) {
     r->used[op->block] = b;
     r->out->region_of[op->block] = b->region;
     uint64_t rest = b->node.size - size;
-    if (!is_split(r, g, size, rest)) return true;
+    bool rest_is_free = can_split(r, g, size, rest);
+    g->has_rest |= rest_is_free;
+    if (!rest_is_free || g->no_split) return true;
     b->node.size = size;
     return add_free(r, addr + size, rest, b->region);
 }
@@ -460,9 +460,8 @@ static tide_status restore(reader *r, const tide__recorded *recorded) {
     tide__sim_options sim = {.capacity_bytes = tide__max(TIDE__SIM_H200_BYTES, recorded->peak)};
     tide_status status = blocks != NULL ? tide__sim_open(&sim, &device) : no_host_memory();
     if (status == TIDE_OK)
-        status =
-            tide__torch_heap_init(&heap, r->expandable ? &tide__torch_expandable : &tide__torch_native,
-                                  r->settings, device, s->gpu->pool_count, s->gpu->stream_count);
+        status = tide__torch_heap_init(&heap, r->expandable ? &tide__torch_expandable : &tide__torch_native,
+                                       r->settings, device, s->gpu->pool_count, s->gpu->stream_count);
     if (status == TIDE_OK) {
         heap.device_bytes = tide__max(heap.device_bytes, recorded->peak);
         status = tide__torch_restore(&heap, s, blocks, &restored);

@@ -28,6 +28,7 @@ typedef struct tide__region {
     uint16_t stream;
     bool is_small;
     bool has_inner; /* a block began where none does in a pool that splits nothing */
+    bool has_rest;  /* a pool that splits would have split a block here */
     bool no_split;  /* in: its blocks are not split */
     bool in_run;    /* of the release at hand */
     bool is_odd;    /* in some pair with itself: no pool that splits would have done so */
@@ -49,7 +50,7 @@ typedef struct tide__recorded_heap {
     tide__region_event *events; /* the segment events, by event */
     size_t event_count;
     uint32_t *region_of; /* by the schedule's block; UINT32_MAX where it is not known */
-    bool gave_up;        /* too much work, or the heap before the first event is not known: nothing here holds */
+    bool gave_up; /* too much work, or the heap before the first event is not known: nothing here holds */
 } tide__recorded_heap;
 
 /* no_split: by region, as numbered by an earlier call for the same schedule; may be NULL. */

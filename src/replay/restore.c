@@ -209,9 +209,8 @@ static tide_status undo_native(restorer *r) {
         } else if (tide__event_is_release(e)) {
             bool is_small = e->size == TIDE__TORCH_SMALL_SEGMENT;
             uint16_t pool = tide__schedule_event_pool(r->schedule, i);
-            fine =
-                tide__map_put(&index, e->addr, r->count) &&
-                add_extent(r, (extent){e->addr, e->size, e->stream, pool, is_small, false, false, i + 1});
+            fine = tide__map_put(&index, e->addr, r->count) &&
+                   add_extent(r, (extent){e->addr, e->size, e->stream, pool, is_small, false, false, i + 1});
         }
     }
     tide__map_free(&index);
@@ -248,8 +247,9 @@ static tide_status list_windows(restorer *r) {
     for (size_t i = 0; fine && i < gpu->event_count; i++) {
         const tide__trace_event *e = &gpu->events[i];
         if (tide__event_is_growth(e) || tide__event_is_release(e))
-            fine = add_extent(r, (extent){e->addr, e->size, e->stream, tide__schedule_event_pool(r->schedule, i),
-                                          false, false, tide__event_is_growth(e), i + 1});
+            fine =
+                add_extent(r, (extent){e->addr, e->size, e->stream, tide__schedule_event_pool(r->schedule, i),
+                                       false, false, tide__event_is_growth(e), i + 1});
     }
     if (fine) qsort(r->extents, r->count, sizeof *r->extents, by_address);
     return fine ? TIDE_OK : no_host_memory();

@@ -213,7 +213,8 @@ static void print_phases(const printer *p) {
         print_phase(p, &longest->phases[i], unit, name_columns);
     if (longest->phase_count > PHASES_SHOWN)
         fprintf(p->out, "  ... and %zu more (--json has them all)\n", longest->phase_count - PHASES_SHOWN);
-    fprintf(p->out, "  peak, end: reserved at the phase's peak, and when it ended with most to spare\n");
+    fprintf(p->out, "  peak, end: reserved at the phase's peak, and when it ended with most beyond\n         "
+                    "    live bytes (each policy at its own worst occurrence)\n");
 }
 
 /* ---- What it means ---- */
@@ -224,6 +225,8 @@ static void say_bound(const printer *p, sentence *s) {
     say(s, "Bound: an allocator without fragmentation that never waits would reserve %s here (%s x).",
         tide__format_bytes(p->result->bound_reserved, bound),
         format_ratio(ratio_to_live(p, p->result->bound_reserved), ratio));
+    const tide__policy_result *pagetide = tide__report_policy(p->result, TIDE__POLICY_PAGETIDE);
+    if (pagetide && pagetide->waits > 0) say(s, " pagetide waited, and so may stay below it.");
 }
 
 /* The policy that pagetide is held against: the recorded one if it was replayed. */

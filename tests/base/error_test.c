@@ -66,8 +66,8 @@ static void each_thread_has_its_own_message(void **state) {
 
 static void statuses_have_names(void **state) {
     (void)state;
-#define X(name, value, text)                                              \
-    assert_string_equal(tide_status_name(TIDE_##name), "TIDE_" #name);    \
+#define X(name, value, text)                                           \
+    assert_string_equal(tide_status_name(TIDE_##name), "TIDE_" #name); \
     assert_int_equal(TIDE_##name, value);
     TIDE_STATUS_LIST(X)
 #undef X

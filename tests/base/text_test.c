@@ -51,9 +51,26 @@ static void sizes_are_read_as_people_write_them(void **state) {
 
 static void what_is_no_size_is_refused(void **state) {
     (void)state;
-    static const char *const cases[] = {"",      " ",      "G",        "-1",         "+1", "1X",   "1GiBs", "1 2",
-                                        "1.5.5", "0x10",   "1e3",      "nan",        "1..", "1,5G", "1iB",   "1BB",
-                                        "18446744073709551616", "17179869184G", "9999999P", "99999999999.5G"};
+    static const char *const cases[] = {"",
+                                        " ",
+                                        "G",
+                                        "-1",
+                                        "+1",
+                                        "1X",
+                                        "1GiBs",
+                                        "1 2",
+                                        "1.5.5",
+                                        "0x10",
+                                        "1e3",
+                                        "nan",
+                                        "1..",
+                                        "1,5G",
+                                        "1iB",
+                                        "1BB",
+                                        "18446744073709551616",
+                                        "17179869184G",
+                                        "9999999P",
+                                        "99999999999.5G"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint64_t bytes = 77;
         if (tide__parse_bytes(cases[i], &bytes)) {

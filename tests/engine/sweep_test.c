@@ -213,7 +213,9 @@ static void sweep(bool host, tide_cross_stream mode, uint64_t step) {
 }
 
 /* Every call in the long mode, else one in so many. */
-static uint64_t step_of(uint64_t usual) { return setting("PAGETIDE_TEST_LONG", 0) != 0 ? 1 : SLOW_BUILD ? usual * 5 : usual; }
+static uint64_t step_of(uint64_t usual) {
+    return setting("PAGETIDE_TEST_LONG", 0) != 0 ? 1 : SLOW_BUILD ? usual * 5 : usual;
+}
 
 static void any_call_may_fail_on_sim(void **state) {
     (void)state;

@@ -52,7 +52,8 @@ static void expect(crowd *c, bool fine) {
 static void fill(crowd *c, held *h) {
     h->content = atomic_fetch_add(&c->content, 1);
     if (c->host != NULL) {
-        expect(c, tide__host_fill_pattern(c->host, 0, h->stream, (uintptr_t)h->ptr, h->content, h->size) == TIDE_OK);
+        expect(c, tide__host_fill_pattern(c->host, 0, h->stream, (uintptr_t)h->ptr, h->content, h->size) ==
+                      TIDE_OK);
     }
 }
 
@@ -61,7 +62,8 @@ static void give(crowd *c, held *h) {
         return;
     }
     if (c->host != NULL) {
-        expect(c, tide__host_check_pattern(c->host, 0, h->stream, (uintptr_t)h->ptr, h->content, h->size) == TIDE_OK);
+        expect(c, tide__host_check_pattern(c->host, 0, h->stream, (uintptr_t)h->ptr, h->content, h->size) ==
+                      TIDE_OK);
     }
     expect(c, tide_free(c->a, h->ptr) == TIDE_OK);
     h->ptr = NULL;
@@ -106,14 +108,11 @@ static void do_rare_thing(worker *w, uint64_t what) {
     crowd *c = w->c;
     tide_stats s = {.struct_size = sizeof s};
     tide_phase_stats p = {.struct_size = sizeof p};
-    tide_trim_options o = {.struct_size = sizeof o, .bytes = what % 2 == 0 ? UINT64_MAX : 4 * MIB, .wait_ns = what % 3};
+    tide_trim_options o = {
+        .struct_size = sizeof o, .bytes = what % 2 == 0 ? UINT64_MAX : 4 * MIB, .wait_ns = what % 3};
     switch (what % 6) {
-    case 0:
-        expect(c, tide_trim(c->a, 0, &o, NULL) == TIDE_OK);
-        break;
-    case 1:
-        expect(c, tide_stats_get(c->a, 0, &s) == TIDE_OK && s.allocs >= s.frees);
-        break;
+    case 0: expect(c, tide_trim(c->a, 0, &o, NULL) == TIDE_OK); break;
+    case 1: expect(c, tide_stats_get(c->a, 0, &s) == TIDE_OK && s.allocs >= s.frees); break;
     case 2:
         expect(c, tide_phase(c->a, what % 4 == 0 ? "one" : "other") == TIDE_OK &&
                       tide_phase_stats_get(c->a, 0, 0, &p) == TIDE_OK);
@@ -125,9 +124,7 @@ static void do_rare_thing(worker *w, uint64_t what) {
             w->pool = 0;
         }
         break;
-    case 4:
-        expect(c, tide_free(c->a, c) == TIDE_NOT_ALLOCATED);
-        break;
+    case 4: expect(c, tide_free(c->a, c) == TIDE_NOT_ALLOCATED); break;
     default:
         expect(c, tide_stats_reset_peaks(c->a, 0) == TIDE_OK && tide_reserved_bytes(c->a, 0) < TIDE__GIB);
         break;
@@ -192,7 +189,8 @@ static void run_crowd(bool on_host, tide_cross_stream mode, int rounds) {
         tide__host_set_handler(device, on_violation, &c);
         tide__host_set_lateness(device, 5, 20000);
     } else {
-        assert_ok(tide__sim_open(&(tide__sim_options){.capacity_bytes = 192 * MIB, .event_delay_ns = 1000}, &device));
+        assert_ok(tide__sim_open(&(tide__sim_options){.capacity_bytes = 192 * MIB, .event_delay_ns = 1000},
+                                 &device));
     }
     tide_open_options options = {.struct_size = sizeof options, .cross_stream = mode};
     assert_ok(tide__open_on(device, &options, &tuning, &c.a));
