@@ -83,9 +83,10 @@ static bool map_resize(tide__map *m, size_t capacity) {
             bigger.used[slot] = 1;
         }
     }
-    free(m->slots);
-    free(m->used);
+    tide__map old = *m;
     *m = bigger;
+    free(old.slots);
+    free(old.used);
     return true;
 }
 

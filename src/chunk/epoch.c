@@ -20,6 +20,7 @@ tide_status tide__epochs_open(tide__epochs *e, tide__device *device, int gpu) {
 }
 
 static tide__closed_epoch *ring_at(const tide__epochs *e, size_t i) {
+    TIDE__CHECK(e->ring_cap > 0);
     return &e->closed[(e->ring_first + i) % e->ring_cap];
 }
 

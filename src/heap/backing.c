@@ -4,13 +4,15 @@
  *
  *   1. a block that another stream freed and that is idle by now
  *   2. the place that needs the fewest new bytes (place.c), and for those
- *      bytes chunks, in this order:
- *        a. idle chunks from anywhere on the device, largest first
- *        b. new chunks, while reserved stays within a slack over peak live
- *        c. one idle chunk that is larger than what is missing, at a fresh place
+ *      bytes chunks:
+ *        a. new ones, while reserved stays within a slack over peak live
+ *        b. idle ones from anywhere on the device, largest first
+ *        c. where those left are all larger than what is missing: one is given
+ *           back and new ones are created; or reserved grows a little more; or
+ *           it is moved whole to a fresh place
  *        d. with cross_stream=wait: the stream waits, on the device, for what
  *           other streams freed, and all begins anew
- *        e. new chunks beyond the slack
+ *        e. new ones beyond the slack
  *   3. when the device or the limit refuses those: what retire.c can find
  *
  * Moving a chunk maps it a second time, at its new address; its old range
@@ -495,7 +497,7 @@ static tide_status back_once(tide__core *c, tide__plan *p, uint64_t at, tide__bl
         }
         if (v == FAILED && status == TIDE_NOT_READY) {
             status = tide__epochs_wait(&c->epochs, p->wait_for, UINT64_MAX);
-            status = status == TIDE_OK ? tide__core_poll(c) : status;
+            status = status == TIDE_OK ? tide__core_poll_strictly(c) : status;
         } else if (v == AGAIN && g.give_back != NULL) {
             uint64_t released = 0;
             status = tide__core_give_back(c, g.give_back, &released);

@@ -344,11 +344,11 @@ void tide__core_remove_hole(tide__core *c, tide__block *b) {
     h->hole_count--;
 }
 
-/* A block that a caller freed: its address begins none any more, and the
- * chunks under it remember when. */
+/* The chunks under a block that a caller freed remember when. Its number stays in
+ * the table of blocks: tide__core_find asks the record whether it is still so,
+ * which saves a store that would miss the caches. */
 static void note_freed(tide__core *c, const tide__block *b) {
     const tide__extent *x = tide__core_extent(c, b);
-    atomic_store_explicit(tide__extent_block_slot(x, b->va), 0, memory_order_relaxed);
     for (uint64_t va = b->va; va < b->va + b->size;) {
         tide__chunk *k = &c->chunks.items[*tide__extent_chunk_slot(x, va)];
         k->epoch = tide__max(k->epoch, b->epoch);

@@ -209,6 +209,8 @@ tide_status tide__core_back(tide__core *c, tide__heap *heap, tide__stream_cache 
 /* Under `slow`: asks the epochs, takes away old mappings whose epoch is done,
  * frees awaiting blocks. Failures leave things as they were, to be tried again. */
 tide_status tide__core_poll(tide__core *c);
+/* The same for those to whom an old mapping that stays is a failure. */
+tide_status tide__core_poll_strictly(tide__core *c);
 /* Under `slow`: gives idle chunks back until `bytes` are or there are no more. */
 tide_status tide__core_release_idle(tide__core *c, uint64_t bytes, uint64_t *released);
 /* Under `slow`, chunks of BUSY block `b` (wholly filled by chunks) are unmapped and

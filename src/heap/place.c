@@ -44,7 +44,7 @@ static bool find_run(tide__core *c, const tide__plan *p, tide__block *hole, run 
             return false;
         }
     }
-    r->start = b->va;
+    r->start = r->end = b->va;
     r->count = 0;
     for (; r->count < RUN_PIECES && in_run(c, p, b); b = b->next) {
         r->pieces[r->count++] = b;

@@ -70,8 +70,7 @@ tide_status tide__core_poll(tide__core *c) {
     return poll(c, &unmapped);
 }
 
-/* The same for those to whom an old mapping that stays is a failure. */
-static tide_status poll_strictly(tide__core *c) {
+tide_status tide__core_poll_strictly(tide__core *c) {
     tide_status unmapped = TIDE_OK;
     tide_status status = poll(c, &unmapped);
     return status != TIDE_OK ? status : unmapped;
@@ -246,7 +245,7 @@ static tide_status trim_waiting(tide__core *c, uint64_t bytes, uint64_t wait_ns,
         status = tide__epochs_wait(&c->epochs, bytes == UINT64_MAX ? until : next,
                                    deadline == UINT64_MAX ? UINT64_MAX : deadline - now);
         if (status == TIDE_OK || status == TIDE_TIMEOUT) { /* what became idle by the deadline counts too */
-            status = poll_strictly(c);
+            status = tide__core_poll_strictly(c);
         }
         if (status == TIDE_OK) {
             status = tide__core_release_idle(c, bytes, released);
@@ -259,7 +258,7 @@ tide_status tide__core_trim(tide__core *c, uint64_t bytes, uint64_t wait_ns, tid
     tide_trim_result r = {.struct_size = sizeof r};
     pthread_mutex_lock(&c->slow);
     tide__core_flush_caches(c);
-    tide_status status = poll_strictly(c);
+    tide_status status = tide__core_poll_strictly(c);
     if (status == TIDE_OK) {
         status = tide__core_release_idle(c, bytes, &r.released_bytes);
     }

@@ -24,9 +24,10 @@ struct tide__extent {
     uint64_t va, size;
     uint32_t granule_shift;
     uint16_t heap;
-    void *core;                  /* the tide__core it belongs to */
-    uint32_t *chunk_of;          /* by granule: index into the chunks, 0 is none */
-    _Atomic(uint32_t) *block_of; /* by 512 bytes: number of the block that begins there, 0 is none */
+    void *core;         /* the tide__core it belongs to */
+    uint32_t *chunk_of; /* by granule: index into the chunks, 0 is none */
+    _Atomic(uint32_t)
+        *block_of; /* by 512 bytes: number of the block that begins, or once began, there; 0 is none */
     tide__block *first;
     tide__extent *next;            /* of the space */
     tide__extent *_Atomic chained; /* of the registry's overflow list */

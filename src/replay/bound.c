@@ -103,9 +103,9 @@ tide_status tide__bound_reserved(const tide__schedule *s, uint64_t event_delay_n
     account a = {0};
     size_t blocks = s->block_count > 0 ? s->block_count : 1, streams = s->gpu->stream_count + 1;
     uint16_t *stream_of = malloc(blocks * sizeof *stream_of);
-    a.records = malloc(blocks * sizeof *a.records); /* a block is freed once at most */
-    a.streams = malloc(blocks * sizeof *a.streams);
-    a.lists = malloc(streams * sizeof *a.lists);
+    a.records = calloc(blocks, sizeof *a.records); /* a block is freed once at most */
+    a.streams = calloc(blocks, sizeof *a.streams);
+    a.lists = calloc(streams, sizeof *a.lists);
     tide_status status = TIDE_OK;
     if (stream_of == NULL || a.records == NULL || a.streams == NULL || a.lists == NULL) {
         status = tide__fail(TIDE_NO_HOST_MEMORY, "replay: no host memory for the bound");

@@ -1,19 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * phases: rows found by a walk, since a run has a handful of names.
+ * phases: rows in the order first seen, found by name through a map, since a
+ * file may name each step.
  */
 #include "replay/phases.h"
 
 #include <stdlib.h>
 
 bool tide__phases_enter(tide__phases *p, uint32_t name) {
-    for (p->current = 0; p->current < p->count; p->current++)
-        if (p->rows[p->current].name == name) return true;
+    uint64_t row;
+    if (tide__map_get(&p->by_name, name, &row)) {
+        p->current = row;
+        return true;
+    }
     if (!tide__grow((void **)&p->rows, &p->cap, p->count + 1, sizeof *p->rows) ||
-        !tide__grow((void **)&p->ended, &p->ended_cap, p->count + 1, sizeof *p->ended))
+        !tide__grow((void **)&p->ended, &p->ended_cap, p->count + 1, sizeof *p->ended) ||
+        !tide__map_put(&p->by_name, name, p->count))
         return false;
     p->rows[p->count] = (tide__phase_result){.name = name};
-    p->ended[p->count++] = false;
+    p->ended[p->count] = false;
+    p->current = p->count++;
     return true;
 }
 
@@ -29,5 +35,6 @@ void tide__phases_leave(tide__phases *p, uint64_t live, uint64_t reserved) {
 void tide__phases_free(tide__phases *p) {
     free(p->rows);
     free(p->ended);
+    tide__map_free(&p->by_name);
     *p = (tide__phases){0};
 }

@@ -13,8 +13,9 @@ typedef struct tide__phases {
     tide__phase_result *rows; /* in the order of first occurrence */
     bool *ended;              /* by row: the end_* are of an occurrence */
     size_t count, cap, ended_cap;
-    size_t current; /* row */
-} tide__phases;     /* zero-initialised is empty */
+    size_t current;    /* row */
+    tide__map by_name; /* string -> row */
+} tide__phases;        /* zero-initialised is empty */
 
 /* A phase begins; false where the host has no memory. */
 bool tide__phases_enter(tide__phases *p, uint32_t name);

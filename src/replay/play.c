@@ -186,6 +186,7 @@ tide_status tide__play(const tide__schedule *s, tide__policy *p, const tide__pla
     out->ran = true;
     if (s->peak_live > 0) out->ratio = (double)out->peak_reserved / (double)s->peak_live;
     free(l.phases.ended);
+    tide__map_free(&l.phases.by_name);
     out->phases = l.phases.rows;
     out->phase_count = l.phases.count;
     return TIDE_OK;

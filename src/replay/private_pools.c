@@ -26,7 +26,7 @@
 #include "replay/recorded_heap.h"
 
 #define NOT_TOLD UINT16_MAX
-#define MOST_NEW_POOLS 1024
+#define MOST_NEW_POOLS 64 /* beyond, it is no pools that a trace differs by */
 
 static tide_status no_host_memory(void) {
     return tide__fail(TIDE_NO_HOST_MEMORY, "replay: no host memory for the private pools");
@@ -262,13 +262,13 @@ static tide_status labels_make(labels *l, const tide__recorded_heap *h, const ti
 
 /* ---- Pools that split nothing ---- */
 
-/* What speaks against a choice: pools that nobody named, and regions that no pool explains. */
+/* What speaks against a choice: regions that no pool explains and, much less, pools that nobody named. */
 static uint64_t cost_of(const labels *l) {
-    uint64_t cost = l->pool_count - l->told_pools;
-    for (size_t i = 0; i < l->heap->region_count; i++) cost += l->heap->regions[i].is_odd;
+    uint64_t unexplained = 0;
+    for (size_t i = 0; i < l->heap->region_count; i++) unexplained += l->heap->regions[i].is_odd;
     for (size_t i = 0; i < l->heap->pair_count; i++)
-        cost += l->pool[l->heap->pairs[i].a] == l->pool[l->heap->pairs[i].b];
-    return cost;
+        unexplained += l->pool[l->heap->pairs[i].a] == l->pool[l->heap->pairs[i].b];
+    return unexplained * (MOST_NEW_POOLS + 1) + (l->pool_count - l->told_pools);
 }
 
 /* Marks the groups, or pools that are known, in which regions quarrel. */
@@ -347,6 +347,7 @@ static tide_status try_unsplit(finder *f) {
     if (status == TIDE_OK && is_any && !second.gave_up && cost_of(&second.labels) < cost_of(&f->labels)) {
         finder first = *f;
         *f = second;
+        f->labels.heap = &f->heap;
         second = first;
     }
     finder_free(&second);

@@ -33,7 +33,7 @@ static bool read_event(reader *r, const tide__trace_event *e, size_t index) {
     default: return true;
     }
     if (e->size >= TIDE__MAX_TRACE_BYTES) return false;
-    int64_t size = (int64_t)e->size, after = r->now;
+    int64_t size = (int64_t)e->size, after;
     if (tide__event_is_growth(e))
         r->now = after = r->now + size;
     else if (tide__event_is_release(e))

@@ -16,6 +16,8 @@
 #define SLAB_BLOCKS 1024
 #define STEPS_AN_OP 32
 #define STEPS_FREE UINT64_C(20000000)
+#define PAIRS_AN_OP 2
+#define PAIRS_FREE 1000000
 
 typedef struct block {
     tide__free_node node; /* first, so that a node is its block */
@@ -151,6 +153,10 @@ static bool differ(reader *r, uint32_t a, uint32_t b) {
     tide__region_pair p = {a < b ? a : b, a < b ? b : a};
     uint64_t key = (uint64_t)p.a << 32 | p.b, there;
     if (tide__map_get(&r->pairs, key, &there)) return true;
+    if (h->pair_count > PAIRS_FREE + PAIRS_AN_OP * r->schedule->op_count) {
+        r->steps = r->most_steps + 1;
+        return true;
+    }
     if (!tide__map_put(&r->pairs, key, 0) ||
         !tide__grow((void **)&h->pairs, &r->pair_cap, h->pair_count + 1, sizeof *h->pairs))
         return false;
@@ -197,21 +203,22 @@ static bool new_region(reader *r, const tide__region *g) {
 static void end_region(reader *r, uint32_t region) {
     size_t i = 0;
     while (i < r->alive_count && r->alive[i] != region) i++;
+    r->steps += r->alive_count / 16;
     if (i == r->alive_count) return;
     r->alive_count--;
     for (; i < r->alive_count; i++) r->alive[i] = r->alive[i + 1];
 }
 
 /* Expandable: the window that an address is in, or that grows there. */
-static uint32_t window_at(const reader *r, uint64_t addr) {
-    for (size_t i = r->alive_count; i-- > 0;) {
+static uint32_t window_at(reader *r, uint64_t addr) {
+    for (size_t i = r->alive_count; i-- > 0 && has_time(r);) {
         const tide__region *g = &r->out->regions[r->alive[i]];
         if (g->base <= addr && addr <= g->top) return r->alive[i];
     }
     return NO_REGION;
 }
 
-static uint32_t region_at(const reader *r, uint64_t addr) {
+static uint32_t region_at(reader *r, uint64_t addr) {
     uint64_t region;
     if (r->expandable) return window_at(r, addr);
     return tide__map_get(&r->bases, addr, &region) ? (uint32_t)region : NO_REGION;
@@ -482,7 +489,7 @@ static tide_status restore(reader *r, const tide__recorded *recorded) {
 
 static tide_status read_growth(reader *r, const tide__schedule_op *op, size_t end) {
     r->newest = NO_REGION;
-    for (; r->events_done < end; r->events_done++) {
+    for (; r->events_done < end && r->steps <= r->most_steps; r->events_done++) {
         const tide__trace_event *e = &r->gpu->events[r->events_done];
         if (tide__event_is_growth(e) && !grow(r, r->events_done, e, request_after(r, op)))
             return no_host_memory();
@@ -503,12 +510,10 @@ static tide_status read_all(reader *r) {
         case TIDE__OP_RELEASE: status = release(r, op); break;
         default: break;
         }
-        if (r->steps > r->most_steps) {
-            r->out->gave_up = true;
-            break;
-        }
+        if (r->steps > r->most_steps) break;
     }
     if (status == TIDE_OK) status = read_growth(r, s->ops + s->op_count, s->gpu->event_count);
+    r->out->gave_up |= r->steps > r->most_steps;
     return status;
 }
 

@@ -202,7 +202,9 @@ static tide_status undo_native(restorer *r) {
         const tide__trace_event *e = &gpu->events[i];
         uint64_t at;
         if (tide__event_is_growth(e)) {
-            if (tide__map_take(&index, e->addr, &at))
+            bool known = tide__map_take(&index, e->addr, &at);
+            TIDE__CHECK(!known || (r->extents != NULL && at < r->count));
+            if (known)
                 r->extents[at].gone = true;
             else
                 r->contradiction = true;
@@ -235,8 +237,8 @@ static tide_status restore_native(restorer *r) {
 
 /* ---- Expandable: pages in windows of addresses ---- */
 
-/* All extents that ever had pages; what kind of pool an event's is in is not told. */
-static tide_status list_windows(restorer *r) {
+/* All extents that ever had pages: those at the end, and what events mapped or unmapped, in that order. */
+static tide_status list_extents(restorer *r) {
     const tide__trace_gpu *gpu = r->schedule->gpu;
     bool fine = true;
     for (size_t i = 0; fine && i < gpu->segment_count; i++) {
@@ -246,46 +248,119 @@ static tide_status list_windows(restorer *r) {
     }
     for (size_t i = 0; fine && i < gpu->event_count; i++) {
         const tide__trace_event *e = &gpu->events[i];
-        if (tide__event_is_growth(e) || tide__event_is_release(e))
+        if (e->size > 0 && (tide__event_is_growth(e) || tide__event_is_release(e)))
             fine =
                 add_extent(r, (extent){e->addr, e->size, e->stream, tide__schedule_event_pool(r->schedule, i),
                                        false, false, tide__event_is_growth(e), i + 1});
     }
-    if (fine) qsort(r->extents, r->count, sizeof *r->extents, by_address);
     return fine ? TIDE_OK : no_host_memory();
 }
 
-/* Pages are of 20 MiB unless something in the window says otherwise. */
-static extent describe_window(const restorer *r, size_t first, size_t end) {
-    extent w = r->extents[first];
-    uint64_t large = r->heap->settings->large_segment_size;
-    for (size_t i = first; i < end; i++) {
-        const extent *e = &r->extents[i];
-        w.is_small |= e->is_small || e->size % large != 0 || (e->addr - w.addr) % large != 0;
-        w.size = tide__max(w.size, e->addr + e->size - w.addr);
-        if (e->pool != 0) w.pool = e->pool;
+/* Extents that cover one address, the one of the earliest event on top. */
+typedef struct cover {
+    const extent **heap;
+    size_t count;
+} cover;
+
+static void cover_push(cover *c, const extent *e) {
+    size_t i = c->count++;
+    for (; i > 0 && c->heap[(i - 1) / 2]->order > e->order; i = (i - 1) / 2)
+        c->heap[i] = c->heap[(i - 1) / 2];
+    c->heap[i] = e;
+}
+
+static void cover_pop(cover *c) {
+    const extent *e = c->heap[--c->count];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < c->count; i = child) {
+        if (child + 1 < c->count && c->heap[child + 1]->order < c->heap[child]->order) child++;
+        if (c->heap[child]->order >= e->order) break;
+        c->heap[i] = c->heap[child];
+    }
+    if (c->count > 0) c->heap[i] = e;
+}
+
+static int by_value(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* What had pages before the first event: where the earliest to tell of an address unmaps it, or where none
+ * does and it has pages at the end. Extents of such runs, by address. */
+static bool sweep(const extent *sorted, size_t count, uint64_t *edges, cover *c, extent *runs,
+                  size_t *run_count) {
+    for (size_t i = 0; i < count; i++) {
+        edges[2 * i] = sorted[i].addr;
+        edges[2 * i + 1] = sorted[i].addr + sorted[i].size;
+        if (edges[2 * i + 1] < sorted[i].addr) return false;
+    }
+    qsort(edges, 2 * count, sizeof *edges, by_value);
+    size_t next = 0;
+    for (size_t i = 0; i + 1 < 2 * count; i++) {
+        while (next < count && sorted[next].addr <= edges[i]) cover_push(c, &sorted[next++]);
+        while (c->count > 0 && c->heap[0]->addr + c->heap[0]->size <= edges[i]) cover_pop(c);
+        if (edges[i] == edges[i + 1] || c->count == 0 || c->heap[0]->is_growth) continue;
+        extent e = *c->heap[0];
+        e.addr = edges[i];
+        e.size = edges[i + 1] - edges[i];
+        runs[(*run_count)++] = e;
+    }
+    return true;
+}
+
+/* The size class of a run, where the file, its size or a block in it tells; -1 elsewhere. */
+static int class_of_run(const restorer *r, const extent *run) {
+    if (run->order == AT_THE_END) return run->is_small;
+    if (run->size % r->heap->settings->large_segment_size != 0) return 1;
+    size_t i = used_from(r, run->addr);
+    if (i == r->used_count || r->used[i].addr >= run->addr + run->size) return -1;
+    return r->used[i].size <= TIDE__TORCH_SMALL_SIZE;
+}
+
+static int pool_of_run(const restorer *r, const extent *run) {
+    return run->order == AT_THE_END || r->schedule->event_pools != NULL ? run->pool : -1;
+}
+
+typedef struct window {
+    extent at;          /* from its first address on */
+    int pool, is_small; /* -1: not told */
+    size_t first_run, end_run;
+} window;
+
+/* Runs from one on that can be of one window. */
+static window gather_window(const restorer *r, const extent *runs, size_t count, size_t first,
+                            uint64_t reach) {
+    window w = {.at = runs[first], .pool = -1, .is_small = -1, .first_run = first, .end_run = first};
+    for (; w.end_run < count; w.end_run++) {
+        const extent *run = &runs[w.end_run];
+        int pool = pool_of_run(r, run), is_small = class_of_run(r, run);
+        if (run->stream != w.at.stream || run->addr - w.at.addr >= reach) break;
+        if (pool >= 0 && w.pool >= 0 && pool != w.pool) break;
+        if (is_small >= 0 && w.is_small >= 0 && is_small != w.is_small) break;
+        bool is_large = is_small == 0 || w.is_small == 0;
+        if (is_large && (run->addr - w.at.addr) % r->heap->settings->large_segment_size != 0) break;
+        if (pool >= 0) w.pool = pool;
+        if (is_small >= 0) w.is_small = is_small;
+        w.at.size = run->addr + run->size - w.at.addr;
     }
     return w;
 }
 
-static bool set_pages(const extent *w, uint64_t page, uint8_t *bits, const extent *e) {
-    uint64_t offset = e->addr - w->addr;
-    if (offset % page != 0 || e->size % page != 0 || e->size > w->size - offset) return false;
-    memset(bits + offset / page, !e->is_growth, e->size / page);
-    return true;
-}
-
-static int latest_first(const void *a, const void *b) {
-    const extent *x = a, *y = b;
-    return x->order > y->order ? -1 : x->order < y->order;
-}
-
-/* Which pages of a window were there before the first event: those at the end, with the events undone. */
-static bool undo_pages(restorer *r, const extent *w, uint64_t page, uint8_t *bits, size_t first, size_t end) {
-    bool fine = true;
-    qsort(r->extents + first, end - first, sizeof *r->extents, latest_first);
-    for (size_t i = first; fine && i < end; i++) fine = set_pages(w, page, bits, &r->extents[i]);
-    return fine;
+/* A window whose first pages were not there grows from its first address again; else that is not told,
+ * and makes no difference. */
+static void find_base(window *w, const extent *log, size_t count, uint64_t bytes, uint64_t reach) {
+    for (size_t i = 0; i < count && bytes > 0; i++) {
+        const extent *e = &log[i];
+        if (e->order == AT_THE_END || e->stream != w->at.stream) continue;
+        bool is_below = e->addr < w->at.addr && w->at.addr - e->addr < reach / 2;
+        bool is_inside = e->addr >= w->at.addr && e->addr - w->at.addr < reach;
+        if (is_below && e->is_growth) {
+            w->at.size += w->at.addr - e->addr;
+            w->at.addr = e->addr;
+            return;
+        }
+        if (is_inside) bytes = e->is_growth ? bytes + e->size : bytes - tide__min(bytes, e->size);
+    }
 }
 
 /* One run of pages that were all there, or all not. */
@@ -308,7 +383,6 @@ static tide_status fill_run(filler *f, uint64_t page, uint64_t first, uint64_t e
 static tide_status fill_window(restorer *r, const extent *w, uint64_t page, const uint8_t *bits) {
     filler f = {.r = r, .arena = tide__torch_arena_get(r->heap, w->pool, w->is_small, w->stream)};
     uint64_t pages = w->size / page;
-    if (memchr(bits, 1, pages) == NULL) return TIDE_OK; /* not reserved then */
     if (f.arena == NULL) return no_host_memory();
     tide_status status =
         tide__torch_window_new(r->heap, page, tide__torch_window_size(r->heap, page, w->size), &f.segment);
@@ -325,37 +399,86 @@ static tide_status fill_window(restorer *r, const extent *w, uint64_t page, cons
     return status;
 }
 
-static tide_status restore_window(restorer *r, size_t first, size_t end) {
-    extent w = describe_window(r, first, end);
-    uint64_t page = w.is_small ? TIDE__TORCH_SMALL_SEGMENT : r->heap->settings->large_segment_size;
-    if (w.size == 0) return TIDE_OK;
-    if (w.size > 2 * tide__torch_window_size(r->heap, page, 0)) {
+/* The pages of a window's runs, or false where they are of another size. */
+static bool set_pages(const window *w, const extent *runs, uint64_t page, uint8_t *bits) {
+    for (size_t i = w->first_run; i < w->end_run; i++) {
+        uint64_t offset = runs[i].addr - w->at.addr;
+        if (offset % page != 0 || runs[i].size % page != 0) return false;
+        memset(bits + offset / page, 1, runs[i].size / page);
+    }
+    return true;
+}
+
+/* Pages are of 20 MiB unless something says otherwise. */
+static bool has_large_pages(const restorer *r, const window *w, const extent *runs) {
+    uint64_t large = r->heap->settings->large_segment_size;
+    for (size_t i = w->first_run; i < w->end_run; i++)
+        if ((runs[i].addr - w->at.addr) % large != 0 || runs[i].size % large != 0) return false;
+    return true;
+}
+
+static tide_status restore_window(restorer *r, window *w, const extent *runs, uint64_t reach) {
+    uint64_t bytes = 0;
+    for (size_t i = w->first_run; i < w->end_run; i++) bytes += runs[i].size;
+    find_base(w, r->extents, r->count, bytes, reach);
+    extent e = w->at;
+    e.pool = w->pool > 0 ? (uint16_t)w->pool : 0;
+    e.is_small = w->is_small >= 0 ? w->is_small : !has_large_pages(r, w, runs);
+    uint64_t page = e.is_small ? TIDE__TORCH_SMALL_SEGMENT : r->heap->settings->large_segment_size;
+    if (e.size > 2 * tide__torch_window_size(r->heap, page, 0)) {
         r->contradiction = true;
         return TIDE_OK;
     }
-    uint8_t *bits = calloc(w.size / page + 1, 1);
+    uint8_t *bits = calloc(e.size / page + 1, 1);
     if (bits == NULL) return no_host_memory();
     tide_status status = TIDE_OK;
-    if (w.size % page != 0 || !undo_pages(r, &w, page, bits, first, end))
+    if (e.size % page != 0 || !set_pages(w, runs, page, bits))
         r->contradiction = true;
     else
-        status = fill_window(r, &w, page, bits);
+        status = fill_window(r, &e, page, bits);
     free(bits);
     return status;
 }
 
-/* Extents whose addresses lie within one reservation of the first's are of one window. */
-static tide_status restore_expandable(restorer *r) {
-    tide_status status = list_windows(r);
-    uint64_t reach = tide__torch_window_size(r->heap, TIDE__TORCH_SMALL_SEGMENT, 0);
-    for (size_t first = 0; status == TIDE_OK && !r->contradiction && first < r->count;) {
-        size_t end = first + 1;
-        while (end < r->count && r->extents[end].addr - r->extents[first].addr < reach &&
-               r->extents[end].stream == r->extents[first].stream)
-            end++;
-        status = restore_window(r, first, end);
-        first = end;
+#define MOST_WINDOW_STEPS UINT64_C(400000000) /* windows times segment events */
+
+static tide_status restore_windows(restorer *r, const extent *runs, size_t count) {
+    uint64_t reach = tide__torch_window_size(r->heap, TIDE__TORCH_SMALL_SEGMENT, 0), steps = 0;
+    tide_status status = TIDE_OK;
+    for (size_t first = 0; status == TIDE_OK && !r->contradiction && first < count;) {
+        window w = gather_window(r, runs, count, first, reach);
+        first = w.end_run;
+        steps += r->count;
+        if (steps > MOST_WINDOW_STEPS)
+            r->contradiction = true;
+        else
+            status = restore_window(r, &w, runs, reach);
     }
+    return status;
+}
+
+/* Where there are private pools, whose a window was is not always told. */
+static tide_status restore_expandable(restorer *r) {
+    tide_status status = list_extents(r);
+    r->unsure |= r->schedule->pool_count > 1;
+    size_t n = r->count, run_count = 0;
+    extent *sorted = calloc(n + 1, sizeof *sorted), *runs = calloc(2 * n + 1, sizeof *runs);
+    uint64_t *edges = calloc(2 * n + 1, sizeof *edges);
+    cover c = {.heap = calloc(n + 1, sizeof *c.heap)};
+    if (status == TIDE_OK && (sorted == NULL || runs == NULL || edges == NULL || c.heap == NULL))
+        status = no_host_memory();
+    if (status == TIDE_OK) {
+        if (n > 0) memcpy(sorted, r->extents, n * sizeof *sorted);
+        qsort(sorted, n, sizeof *sorted, by_address);
+        if (sweep(sorted, n, edges, &c, runs, &run_count))
+            status = restore_windows(r, runs, run_count);
+        else
+            r->contradiction = true;
+    }
+    free(sorted);
+    free(runs);
+    free(edges);
+    free(c.heap);
     return status;
 }
 

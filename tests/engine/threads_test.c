@@ -242,8 +242,8 @@ static void threads_on_sim(void **state) {
 
 static void threads_on_host(void **state) {
     (void)state;
-    run_crowd(true, TIDE_CROSS_STREAM_IDLE, rounds_of(500, 200));
-    run_crowd(true, TIDE_CROSS_STREAM_WAIT, rounds_of(500, 200));
+    run_crowd(true, TIDE_CROSS_STREAM_IDLE, rounds_of(300, 150));
+    run_crowd(true, TIDE_CROSS_STREAM_WAIT, rounds_of(300, 150));
 }
 
 int main(void) {

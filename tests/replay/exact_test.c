@@ -75,7 +75,8 @@ static void check_whole(const char *path, const tide__trace *t, const tide__trac
     tide__replay_result_free(&r);
 }
 
-/* A recording that began late: the heap before it is worked out from the one at the end. */
+/* A recording that began late: the heap before it is worked out from the one at the end. Whose a private
+ * pool's segments were then is not always told; where it is not, that is said. */
 static void check_cuts(const char *path, const tide__trace *t, const tide__trace_gpu *whole) {
     for (size_t i = 1; i < CUTS; i++) {
         size_t cut = whole->event_count / CUTS * i + i * i;
@@ -86,7 +87,8 @@ static void check_cuts(const char *path, const tide__trace *t, const tide__trace
         gpu.event_count -= cut;
         replay(path, t, &gpu, 0, &r);
         assert_true(!has_model(&r) || r.blocks_before_start > 0);
-        if (has_model(&r) && t->has_segments)
+        bool may_be_unknown = gpu.pool_count > 1 && r.recorded.compared == 0;
+        if (has_model(&r) && t->has_segments && !may_be_unknown)
             assert_exact(path, &r, cut);
         else
             assert_true(r.recorded.compared == 0 && *r.recorded.reason != 0);
