@@ -11,7 +11,7 @@
 tide_status tide__open_on(tide__device *device, const tide_open_options *options, const tide__tuning *tuning,
                           tide_allocator **out);
 tide__device *tide__allocator_device(tide_allocator *a);
-/* Checks every invariant on every device; aborts where one does not hold. */
+/* tide__core_validate on every device. */
 void tide__allocator_validate(tide_allocator *a);
 
 #endif

@@ -225,6 +225,7 @@ static tide_status make_cache(tide_stream handle, tide__stream_cache **out) {
  * block of it, and those freed are idle. The next stream is given its number,
  * so that streams may come and go without end. */
 static tide__stream_cache *find_spent(tide__core *c) {
+    tide__epochs_poll(&c->epochs); /* a failure leaves more for later: no harm */
     tide__epoch done = tide__epochs_done(&c->epochs);
     for (uint16_t i = 0; i < c->epochs.stream_count; i++) {
         const tide__epoch_stream *e = c->epochs.streams[i];
@@ -713,7 +714,7 @@ tide_status tide__core_free(tide__core *c, const tide__extent *x, uint64_t va) {
     tide__epoch epoch = tide__epochs_open_number(&c->epochs);
     tide__lock_take(&s->lock);
     /* Of two threads that free one block at once, one fails here. */
-    if (TIDE__UNLIKELY(tide__state_of(b) != TIDE__LIVE || b->va != va)) {
+    if (TIDE__UNLIKELY(tide__state_of(b) != TIDE__LIVE || b->va != va || b->stream != s->number)) {
         tide__lock_drop(&s->lock);
         return not_live(va);
     }

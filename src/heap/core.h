@@ -151,8 +151,8 @@ tide_status tide__core_release_pool(tide__core *c, uint32_t pool);
 void tide__core_stats(tide__core *c, tide_stats *out);
 void tide__core_reset_peaks(tide__core *c);
 
-/* Walks everything and checks each invariant of docs/invariants.md; aborts
- * where one does not hold. For tests: takes all locks. */
+/* Walks everything and checks I1 to I5 of docs/invariants.md; aborts where one
+ * does not hold. For tests: takes all locks. */
 void tide__core_validate(tide__core *c);
 
 /* ---- Between the files of this room ---- */

@@ -54,6 +54,7 @@ static void collect_block(tide__core *c, tide__plan *p, tide__block *b, uint16_t
                             sizeof *p->candidates)) {
                 return;
             }
+            p->candidate_bytes += k->size;
             p->candidates[p->candidate_count++] = (tide__candidate){
                 .va = k->va, .size = k->size, .epoch = k->epoch, .block = b, .chunk = number};
         } else if (k->va >= b->va && k->va + k->size <= end) {
@@ -115,19 +116,29 @@ static int larger_then_older(const void *left, const void *right) {
  * where a taker wants any chunk soon; giving back looks into all. */
 #define LEAST_BLOCK_BYTES (512 * TIDE__KIB)
 
+/* A taker needs no more than this to choose from, once it is several times what
+ * it needs; more would only cost time. */
+#define ENOUGH_CANDIDATES 2048
+#define ENOUGH_TIMES 4
+
+static bool has_enough(const tide__plan *p, uint16_t stream) {
+    return stream != TIDE__STREAM_NONE && p->candidate_count >= ENOUGH_CANDIDATES &&
+           p->candidate_bytes / ENOUGH_TIMES >= p->size;
+}
+
 void tide__donors_collect(tide__core *c, tide__plan *p, uint16_t stream) {
     uint64_t least = stream == TIDE__STREAM_NONE ? TIDE__ALIGN_BYTES : LEAST_BLOCK_BYTES;
     p->candidate_count = p->candidate_next = 0;
-    p->pending_bytes = 0;
-    for (uint16_t i = 0; i < c->heap_count; i++) {
-        tide__heap *h = c->heaps[i];
+    p->candidate_bytes = p->pending_bytes = 0;
+    for (uint16_t i = c->heap_count; i > 0; i--) { /* the heaps of large chunks first */
+        tide__heap *h = c->heaps[i - 1];
         for (size_t s = 0; h != NULL && s < h->index_cap; s++) {
-            if (h->index[s] == NULL) {
+            if (h->index[s] == NULL || h->index[s]->count == 0) {
                 continue;
             }
             tide__index_cursor cursor;
             tide__block *b = tide__index_first(h->index[s], &cursor, least);
-            for (; b != NULL; b = tide__index_next(h->index[s], &cursor, b)) {
+            for (; b != NULL && !has_enough(p, stream); b = tide__index_next(h->index[s], &cursor, b)) {
                 collect_block(c, p, b, stream);
             }
         }

@@ -42,7 +42,8 @@ typedef struct tide__plan {
     size_t move_count, move_cap;
     tide__candidate *candidates;
     size_t candidate_count, candidate_cap;
-    size_t candidate_next;  /* those before it are used */
+    size_t candidate_next; /* those before it are used */
+    uint64_t candidate_bytes;
     uint64_t pending_bytes; /* of free chunks that only another stream may have yet */
     tide__block *passed;    /* records that candidates may still name: see tide__donors_take */
 } tide__plan;
@@ -75,7 +76,8 @@ bool tide__block_is_backed(const tide__core *c, const tide__block *b);
 
 /* Fills p->candidates with the chunks under free blocks that the stream may
  * use (TIDE__STREAM_NONE: that are idle for everybody), the largest first and
- * among equals the longest idle first; fewer where the host has no memory. */
+ * among equals the longest idle first. Not all, where there are thousands or the
+ * host has no memory. */
 void tide__donors_collect(tide__core *c, tide__plan *p, uint16_t stream);
 /* Is a chunk under free blocks alone and not idle yet? */
 bool tide__donors_pending(tide__core *c);

@@ -128,14 +128,15 @@ static tide_status release_spares(tide__core *c, uint64_t bytes, uint64_t *relea
 
 /* Takes idle chunks of about `bytes`, BUSY, into `taken`; how many. */
 #define RELEASE_BATCH 256
+#define RELEASE_BATCH_MAX ((size_t)1 << 16)
 
-static size_t take_idle(tide__core *c, tide__plan *p, uint64_t bytes, tide__block **taken) {
+static size_t take_idle(tide__core *c, tide__plan *p, uint64_t bytes, tide__block **taken, size_t batch) {
     size_t count = 0;
     uint64_t sum = 0;
     tide__lock_take(&c->core);
-    if (tide__blocks_reserve(&c->blocks, 2 * RELEASE_BATCH)) {
+    if (tide__blocks_reserve(&c->blocks, 2 * batch)) {
         tide__donors_collect(c, p, TIDE__STREAM_NONE);
-        for (size_t i = 0; i < p->candidate_count && count < RELEASE_BATCH && sum < bytes; i++) {
+        for (size_t i = 0; i < p->candidate_count && count < batch && sum < bytes; i++) {
             tide__candidate *k = &p->candidates[i];
             if (c->chunks.items[k->chunk].aliases == 0) {
                 sum += k->size;
@@ -158,14 +159,15 @@ static void put_back(tide__core *c, tide__block **taken, size_t count) {
 }
 
 tide_status tide__core_release_idle(tide__core *c, uint64_t bytes, uint64_t *released) {
-    tide__block *taken[RELEASE_BATCH];
+    tide__block *few[RELEASE_BATCH], **taken = few, **more = NULL;
+    size_t batch = RELEASE_BATCH, cap = 0;
     tide__plan *p;
     tide_status status = tide__core_plan(c, &p);
     if (status == TIDE_OK) {
         status = release_spares(c, bytes, released);
     }
     while (status == TIDE_OK && *released < bytes) {
-        size_t count = take_idle(c, p, bytes - *released, taken), i = 0;
+        size_t count = take_idle(c, p, bytes - *released, taken, batch), i = 0;
         if (count == 0) {
             break;
         }
@@ -173,7 +175,13 @@ tide_status tide__core_release_idle(tide__core *c, uint64_t bytes, uint64_t *rel
             status = tide__core_give_back(c, taken[i++], released);
         }
         put_back(c, taken + i, count - i);
+        /* Each round walks all that is free: rounds that double keep the whole linear. */
+        if (batch < RELEASE_BATCH_MAX && tide__grow((void **)&more, &cap, 2 * batch, sizeof(tide__block *))) {
+            taken = more;
+            batch *= 2;
+        }
     }
+    free(more);
     return status;
 }
 

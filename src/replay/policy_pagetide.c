@@ -126,6 +126,11 @@ static tide_status open_engine(pagetide_policy *s, const tide__replay_options *o
 
 /* On sim a trace's stream is its handle; on host it is one made for it. */
 static tide_status make_streams(pagetide_policy *s) {
+    if (s->gpu->stream_count > TIDE__STREAM_MAX) {
+        return tide__fail(TIDE_UNSUPPORTED,
+                          "pagetide: the trace has %zu streams, more than the %d of one device",
+                          s->gpu->stream_count, TIDE__STREAM_MAX);
+    }
     for (size_t i = 1; i < s->gpu->stream_count; i++) {
         s->streams[i] = s->gpu->streams[i];
         if (s->sim == NULL) {
