@@ -160,13 +160,15 @@ typedef struct tide_trim_result {
     uint64_t pending_bytes;  /* free bytes that stay: work queued before their free is not known to be done */
 } tide_trim_result;
 
-/* Gives cached chunks back to the driver. result may be NULL. */
+/* Gives cached chunks back to the driver. options may be NULL: all that is free,
+ * without waiting. result may be NULL. */
 TIDE_API tide_status tide_trim(tide_allocator *a, int device, const tide_trim_options *options,
                                tide_trim_result *result);
 
 /* ---- Streams ----------------------------------------------------------- */
 
-/* host and sim only; on a GPU streams come from CUDA. */
+/* host and sim only; on a GPU streams come from CUDA. Destroying waits, on host,
+ * for the stream's queued work; where it fails the stream stays as it was. */
 TIDE_API tide_status tide_stream_create(tide_allocator *a, int device, tide_stream *out);
 TIDE_API tide_status tide_stream_destroy(tide_allocator *a, int device, tide_stream stream);
 
@@ -176,7 +178,7 @@ TIDE_API tide_status tide_stream_retire(tide_allocator *a, int device, tide_stre
 
 /* ---- Statistics and phases --------------------------------------------- */
 
-/* name, unit, what it counts */
+/* Name, what it counts. New ones are added at the end. */
 #define TIDE_STAT_LIST(X)                                                                            \
     X(requested_bytes, "asked for by callers and not yet freed")                                     \
     X(allocated_bytes, "in blocks that callers hold (rounded to 512)")                               \
@@ -217,7 +219,7 @@ TIDE_API tide_status tide_stats_reset_peaks(tide_allocator *a, int device);
 TIDE_API uint64_t tide_reserved_bytes(const tide_allocator *a, int device);
 
 /* Marks the start of a phase such as "rollout" (all devices; NULL or "" is no
- * phase). The name is copied. */
+ * phase). The name is copied, its first 63 bytes. */
 TIDE_API tide_status tide_phase(tide_allocator *a, const char *name);
 
 typedef struct tide_phase_stats {
