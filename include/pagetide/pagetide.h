@@ -119,7 +119,8 @@ TIDE_API tide_status tide_alloc(tide_allocator *a, int device, size_t size_bytes
                                 tide_pool pool, void **out);
 
 /* As tide_alloc, at exactly this address (a multiple of 512 that an earlier
- * block of the pool had): TIDE_IN_USE where any of its bytes is taken. */
+ * block of the pool had): TIDE_IN_USE where any of its bytes is taken. Where
+ * larger blocks live it takes up to 1 MiB for fewer bytes. */
 TIDE_API tide_status tide_alloc_at(tide_allocator *a, int device, size_t size_bytes, tide_stream stream,
                                    tide_pool pool, void *address);
 
@@ -201,7 +202,8 @@ TIDE_API tide_status tide_stream_retire(tide_allocator *a, int device, tide_stre
     X(stream_waits, "waits put on a taker's stream")                                                 \
     X(host_waits, "waits of the host for an event")                                                  \
     X(epochs, "epochs closed")                                                                       \
-    X(ooms, "allocations refused for want of memory")
+    X(ooms, "allocations refused for want of memory")                                                \
+    X(slow_ns, "nanoseconds that allocations which had to find chunks took, waits included")
 
 typedef struct tide_stats {
     size_t struct_size;

@@ -26,13 +26,12 @@ static tide__closed_epoch *ring_at(const tide__epochs *e, size_t i) {
 
 void tide__epochs_close(tide__epochs *e) {
     const tide__device_ops *ops = e->device->ops;
-    for (size_t i = 0; i < e->ring_count; i++) {
+    for (size_t i = 0; i < e->ring_cap; i++) {
         tide__closed_epoch *c = ring_at(e, i);
-        for (size_t k = 0; k < c->event_count; k++) {
-            ops->event_destroy(e->device, e->gpu, c->events[k]);
+        for (size_t k = 0; i < e->ring_count && k < c->event_count; k++) {
+            ops->event_destroy(e->device, e->gpu, c->marks[k].event);
         }
-        free(c->events);
-        free(c->streams);
+        free(c->marks);
     }
     for (size_t i = 0; i < e->spare_count; i++) {
         ops->event_destroy(e->device, e->gpu, e->spare_events[i]);
@@ -98,7 +97,7 @@ static bool ring_reserve(tide__epochs *e) {
         return true;
     }
     size_t cap = e->ring_cap == 0 ? 64 : e->ring_cap * 2;
-    tide__closed_epoch *ring = malloc(cap * sizeof *ring);
+    tide__closed_epoch *ring = calloc(cap, sizeof *ring);
     if (ring == NULL) {
         return false;
     }
@@ -112,28 +111,20 @@ static bool ring_reserve(tide__epochs *e) {
     return true;
 }
 
-static void closed_drop(tide__epochs *e, tide__closed_epoch *c) {
+static void give_events(tide__epochs *e, const tide__closed_epoch *c) {
     for (size_t k = 0; k < c->event_count; k++) {
-        give_event(e, c->events[k]);
+        give_event(e, c->marks[k].event);
     }
-    free(c->events);
-    free(c->streams);
 }
 
 tide_status tide__epochs_cut(tide__epochs *e) {
-    tide__closed_epoch c = {.number = atomic_load(&e->open)};
-    if (!ring_reserve(e)) {
+    tide__closed_epoch *c = ring_reserve(e) ? ring_at(e, e->ring_count) : NULL;
+    if (c == NULL || !tide__grow((void **)&c->marks, &c->mark_cap, e->stream_count, sizeof *c->marks)) {
         return tide__fail(TIDE_NO_HOST_MEMORY, "no host memory to close an epoch");
     }
-    size_t most = e->stream_count > 0 ? e->stream_count : 1;
-    c.events = malloc(most * sizeof *c.events);
-    c.streams = malloc(most * sizeof *c.streams);
-    if (c.events == NULL || c.streams == NULL) {
-        free(c.events);
-        free(c.streams);
-        return tide__fail(TIDE_NO_HOST_MEMORY, "no host memory to close an epoch");
-    }
-    atomic_store(&e->open, c.number + 1);
+    c->number = atomic_load(&e->open);
+    c->event_count = c->done_count = 0;
+    atomic_store(&e->open, c->number + 1);
     for (uint16_t i = 0; i < e->stream_count; i++) {
         tide__event event;
         if (e->streams[i]->retired) {
@@ -141,16 +132,16 @@ tide_status tide__epochs_cut(tide__epochs *e) {
         }
         tide_status status = take_event(e, &event);
         if (status == TIDE_OK) {
-            c.streams[c.event_count] = i;
-            c.events[c.event_count++] = event;
+            c->marks[c->event_count].event = event;
+            c->marks[c->event_count++].stream = i;
             status = e->device->ops->event_record(e->device, e->gpu, event, e->streams[i]->handle);
         }
         if (status != TIDE_OK) { /* not in the ring, so never done by itself: the next cut covers it */
-            closed_drop(e, &c);
+            give_events(e, c);
             return status;
         }
     }
-    e->closed[(e->ring_first + e->ring_count++) % e->ring_cap] = c;
+    e->ring_count++;
     e->closed_total++;
     return TIDE_OK;
 }
@@ -159,11 +150,7 @@ static void retire_oldest(tide__epochs *e) {
     tide__closed_epoch *c = ring_at(e, 0);
     TIDE__CHECK(c->done_count == c->event_count);
     atomic_store_explicit(&e->done, c->number, memory_order_release);
-    for (size_t k = 0; k < c->event_count; k++) {
-        give_event(e, c->events[k]);
-    }
-    free(c->events);
-    free(c->streams);
+    give_events(e, c);
     e->ring_first = (e->ring_first + 1) % e->ring_cap;
     e->ring_count--;
 }
@@ -172,7 +159,8 @@ tide_status tide__epochs_poll(tide__epochs *e) {
     while (e->ring_count > 0) {
         tide__closed_epoch *c = ring_at(e, 0);
         while (c->done_count < c->event_count) {
-            tide_status status = e->device->ops->event_query(e->device, e->gpu, c->events[c->done_count]);
+            tide_status status =
+                e->device->ops->event_query(e->device, e->gpu, c->marks[c->done_count].event);
             if (status == TIDE_NOT_READY) {
                 return TIDE_OK;
             }
@@ -202,7 +190,7 @@ tide_status tide__epochs_wait(tide__epochs *e, tide__epoch epoch, uint64_t timeo
     while (status == TIDE_OK && atomic_load(&e->done) < epoch && e->ring_count > 0) {
         tide__closed_epoch *c = ring_at(e, 0);
         while (status == TIDE_OK && c->done_count < c->event_count) {
-            tide__event event = c->events[c->done_count];
+            tide__event event = c->marks[c->done_count].event;
             if (e->device->ops->event_query(e->device, e->gpu, event) != TIDE_OK) {
                 uint64_t before = e->device->ops->now_ns(e->device);
                 waited = true;
@@ -233,10 +221,10 @@ tide_status tide__epochs_stream_wait(tide__epochs *e, uint16_t stream, tide__epo
         tide__closed_epoch *c = ring_at(e, i);
         bool last = c->number >= epoch;
         for (size_t k = c->done_count; k < c->event_count; k++) {
-            if (c->streams[k] == stream || (!last && !e->streams[c->streams[k]]->retired)) {
+            if (c->marks[k].stream == stream || (!last && !e->streams[c->marks[k].stream]->retired)) {
                 continue;
             }
-            status = e->device->ops->stream_wait_event(e->device, e->gpu, s->handle, c->events[k]);
+            status = e->device->ops->stream_wait_event(e->device, e->gpu, s->handle, c->marks[k].event);
             if (status != TIDE_OK) {
                 return status;
             }

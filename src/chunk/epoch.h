@@ -42,8 +42,11 @@ typedef struct tide__epoch_stream {
 typedef struct tide__closed_epoch {
     tide__epoch number;
     size_t event_count, done_count;
-    tide__event *events; /* one a stream seen when it closed */
-    uint16_t *streams;   /* whose */
+    struct {
+        tide__event event;
+        uint16_t stream; /* whose */
+    } * marks;           /* one a stream seen when it closed; kept for the ring's next turn */
+    size_t mark_cap;
 } tide__closed_epoch;
 
 typedef struct tide__epochs {

@@ -326,7 +326,7 @@ static tide_status add_extent(tide__core *c, tide__heap *h, uint64_t size) {
     if (status != TIDE_OK) {
         return status;
     }
-    status = tide__extent_create(va, bytes, c->properties.granularity, &x);
+    status = tide__extent_create(va, bytes, c->properties.granularity, tide__core_window(c, h), &x);
     if (status == TIDE_OK) {
         tide__lock_take(&c->core);
         if (tide__blocks_reserve(&c->blocks, 1)) {

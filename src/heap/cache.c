@@ -53,12 +53,16 @@ static void shrink(tide__core *c, tide__stream_cache *s, uint64_t keep) {
     tide__lock_drop(&c->core);
 }
 
+void tide__cache_send_last_locked(tide__core *c, tide__stream_cache *s) {
+    tide__block *b = s->last;
+    s->last = NULL;
+    tide__core_put_free(c, b);
+}
+
 void tide__cache_send_last(tide__core *c, tide__stream_cache *s) {
     if (s->last != NULL) {
-        tide__block *b = s->last;
-        s->last = NULL;
         tide__lock_take(&c->core);
-        tide__core_put_free(c, b);
+        tide__cache_send_last_locked(c, s);
         tide__lock_drop(&c->core);
     }
 }
@@ -103,20 +107,25 @@ static void raise_peak(_Atomic(int64_t) *peak, int64_t value) {
 }
 
 /* Each stream counts apart and adds to the shared totals in steps, so that
- * threads on different streams do not fight over one cache line. */
+ * threads on different streams do not fight over one cache line. What was asked
+ * for is the blocks less what rounding wasted, which is so little that it seldom
+ * fills a step: one atomic operation for a large block, not two. */
 #define ACCOUNT_STEP (1 << 20)
 
-void tide__account(tide__core *c, tide__stream_cache *s, int64_t requested, int64_t allocated) {
-    s->requested_delta += requested;
-    s->allocated_delta += allocated;
-    if (s->allocated_delta > ACCOUNT_STEP || s->allocated_delta < -ACCOUNT_STEP) {
-        atomic_fetch_add_explicit(&c->requested_bytes, s->requested_delta, memory_order_relaxed);
-        atomic_fetch_add_explicit(&c->allocated_bytes, s->allocated_delta, memory_order_relaxed);
-        s->requested_delta = s->allocated_delta = 0;
+static void add_in_steps(_Atomic(int64_t) *total, int64_t *delta, int64_t bytes) {
+    *delta += bytes;
+    if (*delta > ACCOUNT_STEP || *delta < -ACCOUNT_STEP) {
+        atomic_fetch_add_explicit(total, *delta, memory_order_relaxed);
+        *delta = 0;
     }
+}
+
+void tide__account(tide__core *c, tide__stream_cache *s, int64_t requested, int64_t allocated) {
+    add_in_steps(&c->allocated_bytes, &s->allocated_delta, allocated);
+    add_in_steps(&c->wasted_bytes, &s->wasted_delta, allocated - requested);
     if (allocated > 0) {
-        int64_t r = atomic_load_explicit(&c->requested_bytes, memory_order_relaxed) + s->requested_delta;
         int64_t a = atomic_load_explicit(&c->allocated_bytes, memory_order_relaxed) + s->allocated_delta;
+        int64_t r = a - atomic_load_explicit(&c->wasted_bytes, memory_order_relaxed) - s->wasted_delta;
         if (a > atomic_load_explicit(&c->peak_allocated, memory_order_relaxed)) {
             raise_peak(&c->peak_allocated, a);
         }

@@ -184,6 +184,12 @@ tide__heap *tide__core_heap(tide__core *c, uint32_t pool, uint64_t size) {
     return c->heaps[pool * TIDE__CLASSES + k];
 }
 
+uint64_t tide__core_window(const tide__core *c, const tide__heap *h) {
+    uint64_t least = c->tuning.classes[h->size_class].from_bytes;
+    least = tide__min(tide__max(least, TIDE__ALIGN_BYTES), TIDE__SMALL_BYTES);
+    return UINT64_C(1) << tide__log2_floor(least);
+}
+
 /* ---- Streams ---- */
 
 static size_t stream_slot(tide_stream handle) {
@@ -312,14 +318,7 @@ tide__extent *tide__core_extent(const tide__core *c, const tide__block *b) {
     return x;
 }
 
-/* The index of (heap, stream); NULL where the host has no memory for one. */
-static tide__index *index_of(tide__heap *h, uint16_t stream, bool make) {
-    if (stream < h->index_cap && h->index[stream] != NULL) {
-        return h->index[stream];
-    }
-    if (!make) {
-        return NULL;
-    }
+static tide__index *make_index(tide__heap *h, uint16_t stream) {
     size_t old = h->index_cap;
     if (!tide__grow((void **)&h->index, &h->index_cap, (size_t)stream + 1, sizeof(tide__index *))) {
         return NULL;
@@ -329,6 +328,14 @@ static tide__index *index_of(tide__heap *h, uint16_t stream, bool make) {
     }
     h->index[stream] = calloc(1, sizeof(tide__index));
     return h->index[stream];
+}
+
+/* The index of (heap, stream); NULL where the host has no memory for one. */
+static inline tide__index *index_of(tide__heap *h, uint16_t stream, bool make) {
+    if (TIDE__LIKELY(stream < h->index_cap && h->index[stream] != NULL)) {
+        return h->index[stream];
+    }
+    return make ? make_index(h, stream) : NULL;
 }
 
 bool tide__core_index_ready(tide__core *c, tide__heap *h, uint16_t stream) {
@@ -400,23 +407,40 @@ void tide__core_put_hole(tide__core *c, tide__block *b) {
     h->hole_count++;
 }
 
-/* Only the chunks at the range's two ends can reach out of the free block, and
- * then they are pinned already. */
-static uint64_t pinned_between(const tide__core *c, const tide__extent *x, const tide__block *b, uint64_t at,
-                               uint64_t size) {
-    const tide__chunk *first = &c->chunks.items[*tide__extent_chunk_slot(x, at)];
-    const tide__chunk *last = &c->chunks.items[*tide__extent_chunk_slot(x, at + size - 1)];
-    uint64_t from = first->va < b->va ? first->va + first->size : first->va;
-    uint64_t to = last->va + last->size > b->va + b->size ? last->va : last->va + last->size;
-    return from < to ? to - from : 0;
+/* The bytes of idle chunks that a block of `size` would pin at the front of free
+ * block b, and at its end. Only the chunks at b's two ends can reach out of it,
+ * and then they are pinned already. */
+typedef struct pinned {
+    uint64_t front, end;
+} pinned;
+
+static inline const tide__chunk *chunk_at(const tide__core *c, const tide__extent *x, uint64_t va) {
+    return &c->chunks.items[*tide__extent_chunk_slot(x, va)];
 }
 
-/* The bytes of idle chunks that a block at the front of b, or at its end, would pin. */
-static uint64_t least_pinned(const void *core, const tide__block *b, uint64_t size) {
-    const tide__core *c = core;
+static inline pinned pinned_by(const tide__core *c, const tide__block *b, uint64_t size) {
     const tide__extent *x = tide__core_extent(c, b);
-    return tide__min(pinned_between(c, x, b, b->va, size),
-                     pinned_between(c, x, b, b->va + b->size - size, size));
+    uint64_t end = b->va + b->size;
+    const tide__chunk *first = chunk_at(c, x, b->va), *last = chunk_at(c, x, end - 1);
+    uint64_t idle_from = first->va < b->va ? first->va + first->size : b->va;
+    uint64_t idle_to = last->va + last->size > end ? last->va : end;
+    const tide__chunk *after = chunk_at(c, x, b->va + size - 1), *before = chunk_at(c, x, end - size);
+    uint64_t to = tide__min(after->va + after->size, idle_to), from = tide__max(before->va, idle_from);
+    return (pinned){to > idle_from ? to - idle_from : 0, idle_to > from ? idle_to - from : 0};
+}
+
+static uint64_t least_pinned(const void *core, const tide__block *b, uint64_t size) {
+    pinned p = pinned_by(core, b, size);
+    return tide__min(p.front, p.end);
+}
+
+/* The end of b at which fewer are pinned; the front among equals. */
+static bool end_pins_fewer(const tide__core *c, const tide__block *b, uint64_t size) {
+    if (b->size == size || b->size < c->properties.granularity || size < TIDE__SMALL_BYTES) {
+        return false;
+    }
+    pinned p = pinned_by(c, b, size);
+    return p.end < p.front;
 }
 
 /* From this class on, chunks are large enough for the choice to matter more than its time. */
@@ -433,9 +457,7 @@ tide__block *tide__core_find_fit(const tide__core *c, const tide__heap *h, const
 
 tide__block *tide__core_carve(tide__core *c, tide__block *b, uint64_t size, uint16_t stream) {
     tide__extent *x = tide__core_extent(c, b);
-    bool matters = b->size > size && b->size >= c->properties.granularity && size >= TIDE__SMALL_BYTES;
-    if (matters &&
-        pinned_between(c, x, b, b->va + b->size - size, size) < pinned_between(c, x, b, b->va, size)) {
+    if (end_pins_fewer(c, b, size)) {
         tide__block *front = b;
         b = tide__block_cut(&c->blocks, front, front->size - size);
         tide__block_set(front, TIDE__FREE);
@@ -519,6 +541,9 @@ static tide_status take_fit(tide__core *c, tide__heap *h, tide__stream_cache *s,
     tide_status status = TIDE_OK;
     *out = NULL;
     tide__lock_take(&c->core);
+    if (size > TIDE__CACHE_MAX_BYTES && s->last != NULL) {
+        tide__cache_send_last_locked(c, s); /* joined to its neighbours it may make room */
+    }
     tide__index *x = index_of(h, s->number, true);
     if (x == NULL || !tide__blocks_reserve(&c->blocks, 2)) {
         status = tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for block records");
@@ -540,6 +565,7 @@ uint64_t tide__core_live_bytes(tide__core *c) {
 
 static tide_status alloc_slow(tide__core *c, tide__heap *h, tide__stream_cache *s, uint64_t size, uint64_t at,
                               tide__block **out) {
+    uint64_t start = tide__monotonic_ns();
     pthread_mutex_lock(&c->slow);
     c->slow_allocs++;
     tide__core_flush_caches(c);
@@ -552,6 +578,7 @@ static tide_status alloc_slow(tide__core *c, tide__heap *h, tide__stream_cache *
     if (status == TIDE_OK) {
         status = tide__core_back(c, h, s, size, at, out);
     }
+    c->slow_ns += tide__monotonic_ns() - start;
     pthread_mutex_unlock(&c->slow);
     return status;
 }
@@ -577,9 +604,6 @@ static tide_status alloc_fast(tide__core *c, uint64_t requested, tide__stream_ca
         hand_out(c, s, b, requested);
         tide__block_set(b, TIDE__LIVE);
     } else {
-        if (size > TIDE__CACHE_MAX_BYTES) {
-            tide__cache_send_last(c, s); /* joined to its neighbours it may make room */
-        }
         status = take_fit(c, tide__core_heap(c, pool, size), s, size, &b);
         if (b != NULL) {
             hand_out(c, s, b, requested);
@@ -602,14 +626,16 @@ static tide_status check_size(tide__core *c, uint64_t requested) {
 }
 
 /* The pool's heap that the address belongs to, whatever the size: any address
- * that an earlier block had can be had again. */
-static tide_status heap_at(tide__core *c, uint32_t pool, uint64_t at, tide__heap **out) {
+ * that an earlier block had can be had again, though not by a block smaller
+ * than the heap's. */
+static tide_status heap_at(tide__core *c, uint32_t pool, uint64_t at, tide__heap **out, uint64_t *size) {
     const tide__extent *x = tide__registry_find(c->registry, at);
     if (x == NULL || x->core != c || x->heap / TIDE__CLASSES != pool) {
         return tide__fail(TIDE_INVALID_ARGUMENT, "alloc_at %#llx: not an address of this pool",
                           (unsigned long long)at);
     }
     *out = c->heaps[x->heap];
+    *size = tide__max(*size, tide__core_window(c, *out));
     return TIDE_OK;
 }
 
@@ -617,7 +643,7 @@ static tide_status alloc_slow_block(tide__core *c, uint64_t requested, tide__str
                                     uint64_t at, tide__block **out) {
     uint64_t size = tide__align_up(requested, TIDE__ALIGN_BYTES);
     tide__heap *h = tide__core_heap(c, pool, size);
-    tide_status status = at != 0 ? heap_at(c, pool, at, &h) : TIDE_OK;
+    tide_status status = at != 0 ? heap_at(c, pool, at, &h, &size) : TIDE_OK;
     if (status == TIDE_OK) {
         status = alloc_slow(c, h, s, size, at, out);
     }
@@ -675,17 +701,13 @@ tide__block *tide__core_find(tide__core *c, const tide__extent *x, uint64_t va) 
 /* Freed bytes call for an epoch now and then, so that they become anybody's in
  * time; whoever has the slow path's lock now will cut one soon anyway. */
 static void maybe_cut(tide__core *c, uint64_t freed) {
-    tide__lock_take(&c->core);
-    c->freed_since_cut += freed;
+    freed += atomic_fetch_add_explicit(&c->freed_since_cut, freed, memory_order_relaxed);
     uint64_t reserved = atomic_load_explicit(&c->chunks.reserved_bytes, memory_order_relaxed);
-    bool cut = c->freed_since_cut >= tide__max(c->tuning.epoch_bytes, reserved / c->tuning.epoch_share);
-    tide__lock_drop(&c->core);
-    if (cut && pthread_mutex_trylock(&c->slow) == 0) {
+    if (freed >= tide__max(c->tuning.epoch_bytes, reserved / c->tuning.epoch_share) &&
+        pthread_mutex_trylock(&c->slow) == 0) {
         tide__epochs_poll(&c->epochs); /* else the closed ones pile up where no slow path comes by */
         if (tide__epochs_cut(&c->epochs) == TIDE_OK) {
-            tide__lock_take(&c->core);
-            c->freed_since_cut = 0;
-            tide__lock_drop(&c->core);
+            atomic_store_explicit(&c->freed_since_cut, 0, memory_order_relaxed);
         }
         pthread_mutex_unlock(&c->slow);
     }

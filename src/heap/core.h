@@ -59,7 +59,7 @@ typedef struct tide__stream_cache {
     uint64_t bytes;     /* in bins */
     uint64_t filled[TIDE__CACHE_WORDS]; /* bit i: bin i has a block */
     /* Not yet in the core's totals: see tide__account. */
-    int64_t requested_delta, allocated_delta;
+    int64_t allocated_delta, wasted_delta;
     uint64_t allocs, frees, hits;
     tide__epoch last_free;    /* of its blocks */
     uint64_t freed_since_cut; /* bytes not yet in the core's */
@@ -99,7 +99,7 @@ typedef struct tide__core {
     uint64_t address_bytes;
     tide__block *retiring; /* list */
     uint64_t retiring_bytes;
-    uint64_t slow_allocs, ooms;
+    uint64_t slow_allocs, slow_ns, ooms;
     uint64_t peak_live_window; /* highest live bytes since the last trim */
     struct tide__plan *plan;   /* the slow path's working memory */
 
@@ -108,10 +108,11 @@ typedef struct tide__core {
     tide__heap *heaps[UINT16_MAX];
     uint16_t heap_count;
     tide__block *awaiting; /* list */
-    uint64_t awaiting_bytes, freed_since_cut;
+    uint64_t awaiting_bytes;
+    _Atomic(uint64_t) freed_since_cut;
 
     /* Written under the cache locks, in steps: see tide__account. */
-    _Atomic(int64_t) requested_bytes, allocated_bytes;
+    _Atomic(int64_t) allocated_bytes, wasted_bytes; /* requested is the one less the other */
     _Atomic(int64_t) peak_requested, peak_allocated;
 
     struct {                      /* written under `slow`, read without a lock */
@@ -169,6 +170,8 @@ void tide__cache_put(tide__core *c, tide__stream_cache *s, tide__block *b);
 void tide__cache_flush(tide__core *c, tide__stream_cache *s);
 /* The last larger block alone. The cache's lock is held. */
 void tide__cache_send_last(tide__core *c, tide__stream_cache *s);
+/* The same where there is one and `core` is held too. */
+void tide__cache_send_last_locked(tide__core *c, tide__stream_cache *s);
 void tide__core_flush_caches(tide__core *c);
 
 /* Adds to what callers hold; peaks are kept exact for one stream at a time.
@@ -200,6 +203,8 @@ bool tide__core_usable(tide__core *c, const tide__block *b, uint16_t stream);
 /* Makes sure that blocks of this stream can be put into the heap's lists. */
 bool tide__core_index_ready(tide__core *c, tide__heap *h, uint16_t stream);
 tide__heap *tide__core_heap(tide__core *c, uint32_t pool, uint64_t size);
+/* No block of the heap is smaller; a power of two from 512 to TIDE__SMALL_BYTES. */
+uint64_t tide__core_window(const tide__core *c, const tide__heap *h);
 
 /* Under `slow`, and no other lock: a live block of `size`, chunks found. With
  * at != 0 exactly there. */

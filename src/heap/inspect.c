@@ -12,9 +12,9 @@ static void settle_accounts(tide__core *c, tide_stats *out) {
     for (uint32_t i = 0; i < count; i++) {
         tide__stream_cache *s = atomic_load(&c->caches[i]);
         tide__lock_take(&s->lock);
-        atomic_fetch_add(&c->requested_bytes, s->requested_delta);
         atomic_fetch_add(&c->allocated_bytes, s->allocated_delta);
-        s->requested_delta = s->allocated_delta = 0;
+        atomic_fetch_add(&c->wasted_bytes, s->wasted_delta);
+        s->allocated_delta = s->wasted_delta = 0;
         out->allocs += s->allocs;
         out->frees += s->frees;
         out->cache_hits += s->hits;
@@ -29,8 +29,8 @@ void tide__core_stats(tide__core *c, tide_stats *out) {
     out->struct_size = sizeof *out;
     pthread_mutex_lock(&c->slow);
     settle_accounts(c, out);
-    out->requested_bytes = positive(atomic_load(&c->requested_bytes));
     out->allocated_bytes = positive(atomic_load(&c->allocated_bytes));
+    out->requested_bytes = positive(atomic_load(&c->allocated_bytes) - atomic_load(&c->wasted_bytes));
     out->peak_requested_bytes = positive(atomic_load(&c->peak_requested));
     out->peak_allocated_bytes = positive(atomic_load(&c->peak_allocated));
     out->reserved_bytes = atomic_load(&c->chunks.reserved_bytes);
@@ -38,6 +38,7 @@ void tide__core_stats(tide__core *c, tide_stats *out) {
     out->retiring_bytes = c->retiring_bytes;
     out->address_bytes = c->address_bytes;
     out->slow_allocs = c->slow_allocs;
+    out->slow_ns = c->slow_ns;
     out->chunks = c->chunks.held;
     out->chunks_created = c->chunks.created;
     out->chunks_released = c->chunks.released;
@@ -57,7 +58,7 @@ void tide__core_reset_peaks(tide__core *c) {
     tide_stats settled = {0};
     pthread_mutex_lock(&c->slow);
     settle_accounts(c, &settled);
-    atomic_store(&c->peak_requested, atomic_load(&c->requested_bytes));
+    atomic_store(&c->peak_requested, atomic_load(&c->allocated_bytes) - atomic_load(&c->wasted_bytes));
     atomic_store(&c->peak_allocated, atomic_load(&c->allocated_bytes));
     atomic_store(&c->chunks.peak_reserved_bytes, atomic_load(&c->chunks.reserved_bytes));
     pthread_mutex_unlock(&c->slow);

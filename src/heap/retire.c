@@ -51,9 +51,7 @@ static void free_awaiting(tide__core *c) {
 }
 
 static tide_status poll(tide__core *c, tide_status *unmapped) {
-    tide__lock_take(&c->core);
-    c->freed_since_cut = 0;
-    tide__lock_drop(&c->core);
+    atomic_store_explicit(&c->freed_since_cut, 0, memory_order_relaxed);
     tide_status status = tide__epochs_cut(&c->epochs);
     if (status == TIDE_OK) {
         status = tide__epochs_poll(&c->epochs);

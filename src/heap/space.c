@@ -16,10 +16,11 @@ static uint64_t chunk_table_bytes(const tide__extent *x) {
     return (x->size >> x->granule_shift) * sizeof *x->chunk_of;
 }
 static uint64_t block_table_bytes(const tide__extent *x) {
-    return x->size / TIDE__ALIGN_BYTES * sizeof *x->block_of;
+    return (x->size >> x->window_shift) * sizeof *x->block_of;
 }
 
-tide_status tide__extent_create(uint64_t va, uint64_t size, uint64_t granularity, tide__extent **out) {
+tide_status tide__extent_create(uint64_t va, uint64_t size, uint64_t granularity, uint64_t window,
+                                tide__extent **out) {
     tide__extent *x = calloc(1, sizeof *x);
     if (x == NULL) {
         return tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for an extent's record");
@@ -27,6 +28,7 @@ tide_status tide__extent_create(uint64_t va, uint64_t size, uint64_t granularity
     x->va = va;
     x->size = size;
     x->granule_shift = (uint32_t)tide__log2_floor(granularity);
+    x->window_shift = (uint32_t)tide__log2_floor(window);
     x->chunk_of = map_table(chunk_table_bytes(x));
     x->block_of = map_table(block_table_bytes(x));
     if (x->chunk_of == NULL || x->block_of == NULL) {

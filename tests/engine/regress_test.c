@@ -299,12 +299,34 @@ static void a_refused_request_counts_as_out_of_memory(void **state) {
     close_fixture(f);
 }
 
+static void the_slow_path_times_itself(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){0});
+    void *ptr = alloc_on(f, MIB, 0);
+    uint64_t first = stats_of(f, 0).slow_ns;
+    assert_true(first > 0);
+    free_block(f, ptr);
+    alloc_on(f, MIB, 0); /* from the cache */
+    assert_int_equal(stats_of(f, 0).slow_ns, first);
+    close_fixture(f);
+}
+
 static void a_free_address_of_another_size_can_be_taken(void **state) {
     (void)state;
     fixture *f = open_fixture(&(fixture_options){0});
     void *ptr = alloc_on(f, 5 * MIB, 0);
     free_block(f, ptr);
     assert_ok(try_alloc_at(f, 512, 0, ptr)); /* it is an address that an earlier block of the pool had */
+    /* It takes what the least block of that heap takes, so that the next begins in a window of its own. */
+    size_t requested, size;
+    assert_ok(tide_block_size(f->a, ptr, &requested, &size));
+    assert_int_equal(requested, 512);
+    assert_int_equal(size, MIB);
+    void *next = alloc_on(f, 2 * MIB, 0);
+    assert_ptr_equal(next, (char *)ptr + MIB);
+    assert_fails(TIDE_IN_USE, try_alloc_at(f, 512, 0, ptr));
+    free_block(f, ptr);
+    free_block(f, next);
     close_fixture(f);
 }
 
@@ -355,6 +377,7 @@ int main(void) {
         cmocka_unit_test(calls_without_what_they_need_are_errors),
         cmocka_unit_test(a_refused_request_counts_as_out_of_memory),
         cmocka_unit_test(a_free_address_of_another_size_can_be_taken),
+        cmocka_unit_test(the_slow_path_times_itself),
         cmocka_unit_test(an_address_whose_old_mapping_stands_can_be_taken),
         cmocka_unit_test(alloc_at_gives_up_on_a_mapping_that_stays),
     };

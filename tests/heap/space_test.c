@@ -8,7 +8,7 @@
 
 static tide__extent *extent(uint64_t va, uint64_t size) {
     tide__extent *x = NULL;
-    assert_ok(tide__extent_create(va, size, GRANULE, &x));
+    assert_ok(tide__extent_create(va, size, GRANULE, 512, &x));
     return x;
 }
 
