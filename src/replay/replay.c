@@ -89,6 +89,11 @@ static bool is_recorded_kind(const session *x, tide__policy_kind kind) {
 static tide_status play_run(session *x, run *r) {
     tide__policy *p;
     tide_status status = make_policy(x, r, &p);
+    r->result.kind = r->kind;
+    if (status == TIDE_UNSUPPORTED) {
+        snprintf(r->result.reason, sizeof r->result.reason, "%s", tide_last_error());
+        return TIDE_OK;
+    }
     if (status != TIDE_OK) return status;
     tide__play_options o = {
         .limit_bytes = r->is_request ? x->options->limit_bytes : 0,
@@ -98,7 +103,6 @@ static tide_status play_run(session *x, run *r) {
         .tick = tick,
         .tick_user = x,
     };
-    r->result.kind = r->kind;
     status = tide__play(x->schedule, p, &o, &r->result);
     p->ops->destroy(p);
     return status;
@@ -215,7 +219,10 @@ static void collect(session *x, tide__replay_result *out) {
     out->recorded.first_mismatch = c->first_mismatch;
     say_inferred(x->schedule, out);
     for (unsigned i = 0; i < x->run_count; i++) {
-        judge_restored(x, &x->runs[i], out);
+        if (x->runs[i].is_compared && !x->runs[i].result.ran)
+            snprintf(out->recorded.reason, sizeof out->recorded.reason, "%s", x->runs[i].result.reason);
+        else
+            judge_restored(x, &x->runs[i], out);
         if (!x->runs[i].is_request) continue;
         out->policies[x->runs[i].kind] = x->runs[i].result;
         x->runs[i].result = (tide__policy_result){0};
