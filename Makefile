@@ -7,7 +7,7 @@ ifeq ($(GENERATOR),)
 GENERATOR := $(shell command -v ninja >/dev/null 2>&1 && echo Ninja || echo Unix Makefiles)
 endif
 
-.PHONY: all test demo bench check format rooms tidy asan tsan coverage fuzz install clean help
+.PHONY: all test demo bench bench-memory check format rooms tidy asan tsan coverage fuzz install clean help
 
 all:
 	@cmake --preset release -G "$(GENERATOR)" >/dev/null
@@ -17,6 +17,7 @@ test: ; @sh scripts/test.sh
 demo: ; @sh scripts/demo.sh
 
 bench: ; @sh scripts/bench.sh
+bench-memory: all ; @python3 bench/memory_bench.py --program $(BUILD)/pagetide
 
 check: rooms format tidy
 format: ; @sh scripts/check_format.sh
@@ -35,7 +36,7 @@ help:
 	@echo 'make            build/pagetide and build/libpagetide.so'
 	@echo 'make demo       replay an example trace'
 	@echo 'make test       all tests;  make asan, make tsan: under sanitizers'
-	@echo 'make bench      benchmarks'
+	@echo 'make bench      benchmarks of speed;  make bench-memory: of memory, on the traces of PAGETIDE_TRACES'
 	@echo 'make check      rooms, format, clang-tidy'
 	@echo 'make coverage   which lines the tests run'
 	@echo 'make install    the same as cmake --install build, which takes --prefix DIR'

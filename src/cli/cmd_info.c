@@ -55,7 +55,7 @@ static bool info_file(const char *file, bool json) {
     tide__progress_bar bar;
     tide__progress_begin(&bar, file);
     tide_status status = tide__trace_read(file, tide__progress_update, &bar, &trace);
-    tide__progress_end(&bar);
+    tide__progress_hide(&bar);
     if (status == TIDE_OK) {
         status = summarize_and_print(file, trace, json);
         tide__trace_free(trace);

@@ -20,6 +20,7 @@
 
 #define DEFAULT_EVENT_DELAY_NS UINT64_C(100000000)
 #define ALL_GPUS (-1)
+#define READING_PART 0.5 /* of the time that a file takes */
 
 typedef struct request {
     tide__replay_options options;
@@ -167,14 +168,13 @@ static void print_result(request *q, const char *file, const tide__trace *trace,
     if (q->check) q->findings += tide__report_check(&report, stderr);
 }
 
-static void replay_gpu(request *q, const char *file, const tide__trace *trace, const tide__trace_gpu *gpu) {
+static void replay_gpu(request *q, const char *file, const tide__trace *trace, const tide__trace_gpu *gpu,
+                       tide__progress_bar *bar) {
     tide__replay_result result = {0};
-    tide__progress_bar bar;
-    tide__progress_begin(&bar, file);
     q->options.progress = tide__progress_update;
-    q->options.progress_user = &bar;
+    q->options.progress_user = bar;
     tide_status status = tide__replay(trace, gpu, &q->options, &result);
-    tide__progress_end(&bar);
+    tide__progress_hide(bar);
     if (status == TIDE_OK) {
         print_result(q, file, trace, &result);
     } else {
@@ -184,32 +184,54 @@ static void replay_gpu(request *q, const char *file, const tide__trace *trace, c
     tide__replay_result_free(&result);
 }
 
+static bool is_asked_for(const request *q, const tide__trace_gpu *gpu) {
+    return gpu->event_count > 0 && (q->gpu == ALL_GPUS || gpu->device == q->gpu);
+}
+
+/* Replays the GPUs asked for, each by its share of the events on the bar; how many. */
+static unsigned replay_gpus(request *q, const char *file, const tide__trace *trace, tide__progress_bar *bar) {
+    unsigned replayed = 0;
+    uint64_t events = 0, done = 0;
+    for (size_t i = 0; i < trace->gpu_count; i++)
+        if (is_asked_for(q, &trace->gpus[i])) events += trace->gpus[i].event_count;
+    for (size_t i = 0; i < trace->gpu_count; i++) {
+        const tide__trace_gpu *gpu = &trace->gpus[i];
+        if (!is_asked_for(q, gpu)) continue;
+        double from = (double)done / (double)events, to = (double)(done += gpu->event_count) / (double)events;
+        tide__progress_part(bar, READING_PART + (1 - READING_PART) * from,
+                            READING_PART + (1 - READING_PART) * to);
+        replay_gpu(q, file, trace, gpu, bar);
+        replayed++;
+    }
+    return replayed;
+}
+
+static void tell_nothing_replayed(const request *q, const char *file) {
+    if (q->gpu != ALL_GPUS)
+        fprintf(stderr, "pagetide: %s: no events of GPU %d in this file\n", file, q->gpu);
+    else
+        fprintf(stderr,
+                "pagetide: %s: no allocator events in this file: record with "
+                "torch.cuda.memory._record_memory_history() before the run\n",
+                file);
+}
+
 static void replay_file(request *q, const char *file) {
     tide__trace *trace = NULL;
     tide__progress_bar bar;
     tide__progress_begin(&bar, file);
+    tide__progress_part(&bar, 0, READING_PART);
     tide_status status = tide__trace_read(file, tide__progress_update, &bar, &trace);
-    tide__progress_end(&bar);
     if (status != TIDE_OK) {
+        tide__progress_hide(&bar);
         fprintf(stderr, "pagetide: %s\n", tide_last_error());
         q->failed = true;
         return;
     }
-    unsigned replayed = 0;
-    for (size_t i = 0; i < trace->gpu_count; i++) {
-        const tide__trace_gpu *gpu = &trace->gpus[i];
-        if (gpu->event_count == 0 || (q->gpu != ALL_GPUS && gpu->device != q->gpu)) continue;
-        replay_gpu(q, file, trace, gpu);
-        replayed++;
-    }
+    unsigned replayed = replay_gpus(q, file, trace, &bar);
+    tide__progress_hide(&bar);
     if (!replayed) {
-        if (q->gpu != ALL_GPUS)
-            fprintf(stderr, "pagetide: %s: no events of GPU %d in this file\n", file, q->gpu);
-        else
-            fprintf(stderr,
-                    "pagetide: %s: no allocator events in this file: record with "
-                    "torch.cuda.memory._record_memory_history() before the run\n",
-                    file);
+        tell_nothing_replayed(q, file);
         q->failed = true;
     }
     tide__trace_free(trace);

@@ -11,6 +11,7 @@
 #define SHOW_AFTER_NS UINT64_C(500000000)
 #define REDRAW_NS UINT64_C(100000000)
 #define BAR_COLUMNS 30
+#define OTHER_COLUMNS 9 /* of what stands around label and bar, and one left free */
 
 #define ERASE_LINE "\r\033[K"
 
@@ -43,26 +44,35 @@ void tide__progress_begin(tide__progress_bar *bar, const char *label) {
     memset(bar, 0, sizeof *bar);
     bar->label = slash && slash[1] ? slash + 1 : label;
     bar->start_ns = tide__monotonic_ns();
+    bar->to = 1;
     bar->enabled = isatty(STDERR_FILENO);
 }
 
-static void draw(const tide__progress_bar *bar, uint64_t done, uint64_t total) {
-    double part = total ? (double)done / (double)total : 0;
-    if (part > 1) part = 1;
-    int width = tide__terminal_width(stderr);
-    int filled = (int)(part * BAR_COLUMNS), label = width - BAR_COLUMNS - 12;
+void tide__progress_part(tide__progress_bar *bar, double from, double to) {
+    bar->from = from;
+    bar->to = to;
+}
+
+static void draw(const tide__progress_bar *bar) {
+    int room = tide__terminal_width(stderr) - OTHER_COLUMNS;
+    int columns = room < 2 * BAR_COLUMNS ? room / 2 : BAR_COLUMNS, label = room - columns;
     if (label > 40) label = 40;
+    int filled = (int)(bar->shown * columns);
     fputs("\r", stderr);
     tide__print_name(stderr, bar->label, label);
     fputs(" [", stderr);
-    for (int i = 0; i < BAR_COLUMNS; i++) putc(i < filled ? '=' : ' ', stderr);
-    fprintf(stderr, "] %3d%%", (int)(part * 100));
+    for (int i = 0; i < columns; i++) putc(i < filled ? '=' : ' ', stderr);
+    fprintf(stderr, "] %3d%%", (int)(bar->shown * 100));
     fflush(stderr);
 }
 
 void tide__progress_update(void *user, uint64_t done, uint64_t total) {
     tide__progress_bar *bar = user;
     if (!bar->enabled) return;
+    double part = total ? (double)done / (double)total : 0;
+    if (part > 1) part = 1;
+    part = bar->from + part * (bar->to - bar->from);
+    if (part > bar->shown) bar->shown = part;
     uint64_t now = tide__monotonic_ns();
     if (now - bar->start_ns < SHOW_AFTER_NS || now - bar->drawn_ns < REDRAW_NS) return;
     if (!on_screen) {
@@ -70,10 +80,10 @@ void tide__progress_update(void *user, uint64_t done, uint64_t total) {
         on_screen = 1;
     }
     bar->drawn_ns = now;
-    draw(bar, done, total);
+    draw(bar);
 }
 
-void tide__progress_end(tide__progress_bar *bar) {
+void tide__progress_hide(tide__progress_bar *bar) {
     if (!bar->enabled || !on_screen) return;
     fputs(ERASE_LINE, stderr);
     fflush(stderr);

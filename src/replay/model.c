@@ -161,10 +161,20 @@ static uint64_t capacity(const tide__model_options *o) {
     return tide__max(TIDE__SIM_H200_BYTES, o->recorded->peak);
 }
 
+/* Pages are whole granules of the driver's; PyTorch's first mapping fails otherwise. */
+static tide_status check_pages(const tide__model_options *o) {
+    uint64_t page = o->settings->large_segment_size;
+    if (o->kind == TIDE__POLICY_NATIVE || page % TIDE__TORCH_SMALL_SEGMENT == 0) return TIDE_OK;
+    return tide__fail(TIDE_UNSUPPORTED,
+                      "large_segment_size_mb:%llu: expandable segments need pages of a multiple of 2 MiB",
+                      (unsigned long long)(page / TIDE__MIB));
+}
+
 static tide_status begin(model *m, const tide__model_options *o) {
     const tide__schedule *s = m->schedule;
     tide__sim_options sim = {.capacity_bytes = capacity(o)};
-    tide_status status = tide__sim_open(&sim, &m->device);
+    tide_status status = check_pages(o);
+    if (status == TIDE_OK) status = tide__sim_open(&sim, &m->device);
     if (status == TIDE_OK)
         status = tide__torch_heap_init(
             &m->heap, o->kind == TIDE__POLICY_NATIVE ? &tide__torch_native : &tide__torch_expandable,

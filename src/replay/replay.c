@@ -10,16 +10,19 @@
  */
 #include "replay/replay.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "replay/bound.h"
 #include "replay/play.h"
 
 #define MAX_RUNS (TIDE__POLICY_COUNT + 1)
+#define PROGRESS_NS 100000000
 
 const char *tide__policy_name(tide__policy_kind kind) {
     static const char *const names[] = {"native", "expandable", "pagetide"};
@@ -52,12 +55,17 @@ typedef struct session {
 
 /* ---- One run ---- */
 
-static void tick(void *user, uint64_t ops) {
-    session *x = user;
-    uint64_t done = atomic_fetch_add(&x->ops_done, ops) + ops;
-    if (x->options->progress != NULL && pthread_equal(pthread_self(), x->main_thread))
+static void report_progress(const session *x) {
+    uint64_t done = atomic_load(&x->ops_done);
+    if (x->options->progress != NULL)
         x->options->progress(x->options->progress_user, done < x->ops_total ? done : x->ops_total,
                              x->ops_total);
+}
+
+static void tick(void *user, uint64_t ops) {
+    session *x = user;
+    atomic_fetch_add(&x->ops_done, ops);
+    if (pthread_equal(pthread_self(), x->main_thread)) report_progress(x);
 }
 
 static tide_status make_policy(const session *x, run *r, tide__policy **out) {
@@ -81,6 +89,11 @@ static bool is_recorded_kind(const session *x, tide__policy_kind kind) {
 static tide_status play_run(session *x, run *r) {
     tide__policy *p;
     tide_status status = make_policy(x, r, &p);
+    r->result.kind = r->kind;
+    if (status == TIDE_UNSUPPORTED) {
+        snprintf(r->result.reason, sizeof r->result.reason, "%s", tide_last_error());
+        return TIDE_OK;
+    }
     if (status != TIDE_OK) return status;
     tide__play_options o = {
         .limit_bytes = r->is_request ? x->options->limit_bytes : 0,
@@ -90,7 +103,6 @@ static tide_status play_run(session *x, run *r) {
         .tick = tick,
         .tick_user = x,
     };
-    r->result.kind = r->kind;
     status = tide__play(x->schedule, p, &o, &r->result);
     p->ops->destroy(p);
     return status;
@@ -128,13 +140,30 @@ static void plan(session *x, bool compare) {
     if (compare && !reused) add_run(x, recorded, false)->is_compared = true;
 }
 
+/* Progress is told by the caller's thread alone, while it waits for the other's last run, too. */
+static void join(const session *x, pthread_t helper) {
+    struct timespec until;
+    int error;
+    do {
+        report_progress(x);
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += PROGRESS_NS;
+        if (until.tv_nsec >= 1000000000) {
+            until.tv_nsec -= 1000000000;
+            until.tv_sec++;
+        }
+        error = pthread_timedjoin_np(helper, NULL, &until);
+    } while (error == ETIMEDOUT);
+    TIDE__CHECK(error == 0);
+}
+
 static tide_status play_runs(session *x) {
     pthread_t helper;
     x->main_thread = pthread_self();
     x->ops_total = (uint64_t)x->schedule->op_count * x->run_count;
     bool helped = x->run_count > 1 && pthread_create(&helper, NULL, work, x) == 0;
     work(x);
-    if (helped) pthread_join(helper, NULL);
+    if (helped) join(x, helper);
     for (unsigned i = 0; i < x->run_count; i++)
         if (x->runs[i].status != TIDE_OK)
             return tide__fail(x->runs[i].status, "%s: %s", tide__policy_name(x->runs[i].kind),
@@ -190,7 +219,10 @@ static void collect(session *x, tide__replay_result *out) {
     out->recorded.first_mismatch = c->first_mismatch;
     say_inferred(x->schedule, out);
     for (unsigned i = 0; i < x->run_count; i++) {
-        judge_restored(x, &x->runs[i], out);
+        if (x->runs[i].is_compared && !x->runs[i].result.ran)
+            snprintf(out->recorded.reason, sizeof out->recorded.reason, "%s", x->runs[i].result.reason);
+        else
+            judge_restored(x, &x->runs[i], out);
         if (!x->runs[i].is_request) continue;
         out->policies[x->runs[i].kind] = x->runs[i].result;
         x->runs[i].result = (tide__policy_result){0};

@@ -61,7 +61,11 @@ void tide__torch_heap_fini(tide__torch_heap *h) {
         h->windows = s->next_all;
         tide__torch_segment_list(h, s);
     }
-    while (h->segments != NULL) tide__torch_segment_delete(h, h->segments);
+    for (tide__torch_segment *s = h->segments, *next; s != NULL; s = next) {
+        next = s->next_all;
+        free(s->chunks);
+        free(s);
+    }
     while (h->slabs != NULL) {
         tide__torch_slab *slab = h->slabs;
         h->slabs = slab->next;

@@ -34,6 +34,8 @@ static const char *const harmless[] = {
     "pinned_max_cached_size_mb",
 };
 
+#define SPACES " \t\n\v\f\r"
+
 static uint64_t mib(const char *text) {
     unsigned long long v = strtoull(text, NULL, 10);
     return tide__min(v, UINT64_C(1) << 40) << 20;
@@ -74,12 +76,23 @@ static void read_divisions(tide__torch_settings *s, const char *text) {
     }
 }
 
+/* A value that PyTorch refuses, and with it the whole string: what it went on with is not known. */
+static void refused(tide__torch_settings *s, const char *name, size_t length, const char *value) {
+    size_t end = (size_t)(value - name) + strcspn(value, ",");
+    unmodelled(s, name, end > length ? end : length);
+}
+
 /* One option of the user's string, "name:value". */
 static void read_option(tide__torch_settings *s, const char *name, size_t length, const char *value) {
     if (is(name, length, "max_non_split_rounding_mb")) {
         s->max_non_split_rounding = mib(value);
+        if (mib(value) == 0) refused(s, name, length, value);
     } else if (is(name, length, "large_segment_size_mb")) {
-        if (mib(value) != 0) s->large_segment_size = mib(value);
+        /* No less than what a segment of this size has to hold. */
+        if (mib(value) > TIDE__TORCH_MIN_LARGE)
+            s->large_segment_size = mib(value);
+        else
+            refused(s, name, length, value);
     } else if (is(name, length, "backend") && !strncmp(value, "native", 6)) {
         return;
     } else if (!is_harmless(name, length)) {
@@ -87,16 +100,17 @@ static void read_option(tide__torch_settings *s, const char *name, size_t length
     }
 }
 
-/* "max_split_size_mb:40,roundup_power2_divisions:[256:1,>:4],backend:native" */
+/* "max_split_size_mb:40,roundup_power2_divisions:[256:1,>:4],backend:native", with spaces anywhere */
 static void read_option_string(tide__torch_settings *s, const char *text) {
-    while (*text) {
-        size_t name = strcspn(text, ":,");
+    for (text += strspn(text, SPACES); *text; text += strspn(text, SPACES)) {
+        size_t name = strcspn(text, ":,"), length = name;
         if (text[name] != ':') {
             text += name + (text[name] != 0);
             continue;
         }
-        const char *value = text + name + 1;
-        read_option(s, text, name, value);
+        while (length > 0 && strchr(SPACES, text[length - 1]) != NULL) length--;
+        const char *value = text + name + 1 + strspn(text + name + 1, SPACES);
+        read_option(s, text, length, value);
         const char *close = *value == '[' ? strchr(value, ']') : NULL;
         if (close != NULL) value = close;
         text = value + strcspn(value, ",");
@@ -104,10 +118,18 @@ static void read_option_string(tide__torch_settings *s, const char *text) {
     }
 }
 
+/* Where it is not set it is the size of a large segment, and PyTorch refuses less. */
+static void settle_rounding(tide__torch_settings *s) {
+    static const char name[] = "max_non_split_rounding_mb";
+    if (s->max_non_split_rounding == 0)
+        s->max_non_split_rounding = s->large_segment_size;
+    else if (s->max_non_split_rounding < s->large_segment_size)
+        unmodelled(s, name, sizeof name - 1);
+}
+
 void tide__torch_settings_read(const tide__trace *trace, tide__torch_settings *out) {
     *out = (tide__torch_settings){
         .max_split_size = UINT64_MAX,
-        .max_non_split_rounding = 20 * TIDE__MIB,
         .large_segment_size = 20 * TIDE__MIB,
     };
     static const char *const strings[] = {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
@@ -116,6 +138,7 @@ void tide__torch_settings_read(const tide__trace *trace, tide__torch_settings *o
         const char *text = tide__trace_setting_get(trace, strings[i]);
         if (text != NULL) read_option_string(out, text);
     }
+    settle_rounding(out);
     const char *text = tide__trace_setting_get(trace, "max_split_size");
     if (text != NULL && *text != '-' && strtoull(text, NULL, 10) > 0)
         out->max_split_size = strtoull(text, NULL, 10);

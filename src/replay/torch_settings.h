@@ -18,8 +18,8 @@
 typedef struct tide__torch_settings {
     uint64_t max_split_size; /* UINT64_MAX: none */
     uint64_t max_non_split_rounding;
-    uint64_t large_segment_size;
-    double gc_threshold;                                       /* 0: none */
+    uint64_t large_segment_size; /* also the page of expandable segments' large pool */
+    double gc_threshold;         /* 0: none */
     uint32_t roundup_divisions[TIDE__TORCH_ROUNDUP_INTERVALS]; /* 0 or 1: none */
     unsigned unmodelled;      /* settings of the file that change the figures and are not modelled */
     char unmodelled_name[64]; /* the first of them */

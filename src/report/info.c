@@ -7,7 +7,9 @@
 #include "report/json.h"
 #include "report/text.h"
 
-#define ROWS 24 /* of a list in the text; JSON has them all */
+#define LEAST_WIDTH 50
+#define NARROW 72 /* columns: below, less is shown of a line */
+#define ROWS 24   /* of a list in the text; JSON has them all */
 
 /* ---- What is missing: sentences, for both forms ---- */
 
@@ -44,10 +46,14 @@ static void note_contents(notes *n, const tide__gpu_summary *s, const tide__trac
     if (s->without_phase == gpu->event_count) {
         note(n, "phases: no entry has user_metadata (torch.cuda.memory._set_memory_metadata sets it)");
     }
-    if (s->with_stack == 0) note(n, "stack frames (recorded with stacks=\"python\" or \"all\")");
+    if (s->with_stack == 0) {
+        note(n, "stack frames: no entry has any (_record_memory_history(context=\"all\", stacks=\"python\") "
+                "records "
+                "them)");
+    }
     if (s->first_us == 0) note(n, "times: no entry has time_us");
     if (s->actions[TIDE__ACTION_OTHER] > 0) {
-        note(n, "an understanding of %s entries, of kinds that are not known",
+        note(n, "the meaning of %s entries: their kinds are not known here",
              tide__format_count(s->actions[TIDE__ACTION_OTHER], count));
     }
     if (s->freed_twice > 0) {
@@ -80,102 +86,109 @@ static void file_notes(notes *n, const tide__info *info) {
 
 /* ---- Text ---- */
 
-static void print_time(FILE *out, int64_t time_us) {
-    char text[40];
+#define TIME_TEXT 40
+
+static const char *format_time(int64_t time_us, char buf[TIME_TEXT]) {
     time_t seconds = (time_t)(time_us / 1000000);
     struct tm utc;
-    if (time_us > 0 && gmtime_r(&seconds, &utc) != NULL &&
-        strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &utc) > 0) {
-        fputs(text, out);
-    } else {
-        fprintf(out, "%lld us", (long long)time_us);
-    }
+    if (time_us <= 0 || gmtime_r(&seconds, &utc) == NULL ||
+        strftime(buf, TIME_TEXT, "%Y-%m-%d %H:%M:%S UTC", &utc) == 0)
+        snprintf(buf, TIME_TEXT, "%lld us", (long long)time_us);
+    return buf;
 }
 
 static int name_columns(int width, int others) {
     int columns = width - others;
-    return columns < 12 ? 12 : columns > 40 ? 40 : columns;
+    return columns < 8 ? 8 : columns > 40 ? 40 : columns;
 }
 
 static void print_more(FILE *out, size_t count) {
     if (count > ROWS) fprintf(out, "      ... and %zu more\n", count - ROWS);
 }
 
-static void print_actions(FILE *out, const tide__gpu_summary *s) {
+static void print_actions(FILE *out, int width, const tide__gpu_summary *s) {
     char count[TIDE__COUNT_TEXT];
     for (int i = 0; i < TIDE__ACTION_COUNT; i++) {
         if (s->actions[i] > 0) {
             fprintf(out, "    %-18s %14s", tide__action_name((tide__action)i),
                     tide__format_count(s->actions[i], count));
             if (i == TIDE__ACTION_FREE_COMPLETED && s->late_frees > 0) {
-                fprintf(out, "   %s of them late (record_stream)", tide__format_count(s->late_frees, count));
+                fprintf(out, "   %s late%s", tide__format_count(s->late_frees, count),
+                        width < NARROW ? "" : " (record_stream)");
             }
             putc('\n', out);
         }
     }
 }
 
-static void print_live(FILE *out, const tide__gpu_summary *s) {
-    char bytes[TIDE__BYTES_TEXT], count[TIDE__COUNT_TEXT];
-    fprintf(out, "  live   peak %s", tide__format_bytes(s->peak_live_bytes, bytes));
-    fprintf(out, "; at the start %s in %s block(s)", tide__format_bytes(s->start_bytes, bytes),
-            tide__format_count(s->start_blocks, count));
-    fprintf(out, "; at the end %s in %s\n", tide__format_bytes(s->end_bytes, bytes),
-            tide__format_count(s->end_blocks, count));
+static void print_live(FILE *out, int width, const tide__gpu_summary *s) {
+    char peak[TIDE__BYTES_TEXT], start[TIDE__BYTES_TEXT], end[TIDE__BYTES_TEXT];
+    char start_blocks[TIDE__COUNT_TEXT], end_blocks[TIDE__COUNT_TEXT], text[256];
+    snprintf(text, sizeof text, "live: peak %s; at the start %s in %s block(s); at the end %s in %s",
+             tide__format_bytes(s->peak_live_bytes, peak), tide__format_bytes(s->start_bytes, start),
+             tide__format_count(s->start_blocks, start_blocks), tide__format_bytes(s->end_bytes, end),
+             tide__format_count(s->end_blocks, end_blocks));
+    tide__print_wrapped(out, width, 2, text);
 }
 
+/* Where there is no room, what all of a phase asked for in sum is left out. */
 static void print_phases(FILE *out, int width, const tide__trace *t, const tide__gpu_summary *s) {
     char events[TIDE__COUNT_TEXT], allocations[TIDE__COUNT_TEXT];
     char bytes[TIDE__BYTES_TEXT], peak[TIDE__BYTES_TEXT];
-    int columns = name_columns(width, 60);
-    fprintf(out, "  phases %*s%14s%14s%13s%13s\n", columns - 3, "", "events", "allocations", "allocated",
-            "peak live");
+    bool narrow = width < NARROW;
+    int columns = name_columns(width, narrow ? 42 : 60), count = narrow ? 11 : 14;
+    fprintf(out, "  phases %*s%*s%*s", columns - 3, "", count, "events", count + narrow, "allocations");
+    if (!narrow) fprintf(out, "%13s", "allocated");
+    fprintf(out, "%13s\n", "peak live");
     for (size_t i = 0; i < s->phase_count && i < ROWS; i++) {
         const tide__phase_summary *p = &s->phases[i];
         fputs("    ", out);
         tide__print_name(out, p->phase == 0 ? "(none)" : t->strings[p->phase], columns);
-        fprintf(out, "  %14s%14s%13s%13s\n", tide__format_count(p->events, events),
-                tide__format_count(p->allocations, allocations),
-                tide__format_bytes(p->allocated_bytes, bytes), tide__format_bytes(p->peak_live_bytes, peak));
+        fprintf(out, "  %*s%*s", count, tide__format_count(p->events, events), count + narrow,
+                tide__format_count(p->allocations, allocations));
+        if (!narrow) fprintf(out, "%13s", tide__format_bytes(p->allocated_bytes, bytes));
+        fprintf(out, "%13s\n", tide__format_bytes(p->peak_live_bytes, peak));
     }
     print_more(out, s->phase_count);
 }
 
-static void print_streams(FILE *out, const tide__trace_gpu *gpu, const tide__gpu_summary *s) {
+static void print_counts(FILE *out, const char *name, const tide__count_summary *c) {
     char events[TIDE__COUNT_TEXT], allocations[TIDE__COUNT_TEXT];
-    fputs("  streams\n", out);
+    fprintf(out, "    %-18s%14s%14s\n", name, tide__format_count(c->events, events),
+            tide__format_count(c->allocations, allocations));
+}
+
+static void print_streams(FILE *out, const tide__trace_gpu *gpu, const tide__gpu_summary *s) {
+    char name[48];
+    fprintf(out, "  %-20s%14s%14s\n", "streams", "events", "allocations");
     for (size_t i = 0; i < gpu->stream_count && i < ROWS; i++) {
         if (s->streams[i].events == 0) continue;
-        fprintf(out, "    0x%-16llx %14s events %14s allocations\n", (unsigned long long)gpu->streams[i],
-                tide__format_count(s->streams[i].events, events),
-                tide__format_count(s->streams[i].allocations, allocations));
+        snprintf(name, sizeof name, "0x%llx", (unsigned long long)gpu->streams[i]);
+        print_counts(out, name, &s->streams[i]);
     }
     print_more(out, gpu->stream_count);
     if (gpu->pool_count == 1) return;
-    fputs("  pools\n", out);
+    fprintf(out, "  %-20s%14s%14s\n", "pools", "events", "allocations");
     for (size_t i = 0; i < gpu->pool_count && i < ROWS; i++) {
-        char id[48];
-        snprintf(id, sizeof id, "(%lld, %lld)", (long long)gpu->pools[i].id[0],
+        snprintf(name, sizeof name, "(%lld, %lld)", (long long)gpu->pools[i].id[0],
                  (long long)gpu->pools[i].id[1]);
-        fprintf(out, "    %-18s %14s events %14s allocations\n", id,
-                tide__format_count(s->pools[i].events, events),
-                tide__format_count(s->pools[i].allocations, allocations));
+        print_counts(out, name, &s->pools[i]);
     }
     print_more(out, gpu->pool_count);
 }
 
-static void print_sizes(FILE *out, const tide__gpu_summary *s) {
+static void print_sizes(FILE *out, int width, const tide__gpu_summary *s) {
     uint64_t most = 1;
+    int bar_columns = width < 46 + 24 ? width - 46 : 24;
     for (int i = 0; i < TIDE__SUMMARY_BUCKETS; i++) most = tide__max(most, s->bucket_allocations[i]);
-    fputs("  sizes asked for, from\n", out);
+    fprintf(out, "  %-18s%11s%13s\n", "sizes asked, from", "allocations", "bytes");
     for (int i = 0; i < TIDE__SUMMARY_BUCKETS; i++) {
         char from[TIDE__BYTES_TEXT], bytes[TIDE__BYTES_TEXT], count[TIDE__COUNT_TEXT];
         if (s->bucket_allocations[i] == 0) continue;
-        fprintf(out, "    %12s %14s allocations %12s  ",
-                tide__format_bytes(i == 0 ? 0 : UINT64_C(1) << i, from),
+        fprintf(out, "    %12s%15s%13s  ", tide__format_bytes(i == 0 ? 0 : UINT64_C(1) << i, from),
                 tide__format_count(s->bucket_allocations[i], count),
                 tide__format_bytes(s->bucket_bytes[i], bytes));
-        int bar = (int)((double)s->bucket_allocations[i] / (double)most * 24 + 0.5);
+        int bar = (int)((double)s->bucket_allocations[i] / (double)most * bar_columns + 0.5);
         while (bar-- > 0) putc('#', out);
         putc('\n', out);
     }
@@ -190,26 +203,27 @@ static void print_notes(FILE *out, int width, const notes *n) {
 static void print_gpu(const tide__info *info, FILE *out, int width, size_t i) {
     const tide__trace_gpu *gpu = &info->trace->gpus[i];
     const tide__gpu_summary *s = &info->gpus[i];
-    char count[TIDE__COUNT_TEXT];
+    char count[TIDE__COUNT_TEXT], span[TIDE__COUNT_TEXT], time[TIME_TEXT], title[256];
     const char *policy = tide__recorded_policy_name(s->policy);
     notes n;
-    fprintf(out, "GPU %d: %s events", gpu->device, tide__format_count(gpu->event_count, count));
-    if (s->first_us != 0) {
-        char span[TIDE__COUNT_TEXT];
-        fprintf(out, " over %s from ",
-                tide__format_seconds((double)s->last_us / 1e6 - (double)s->first_us / 1e6, span));
-        print_time(out, s->first_us);
-    }
-    fprintf(out, "%s%s\n", policy != NULL ? ", recorded policy " : "", policy != NULL ? policy : "");
+    size_t at = (size_t)snprintf(title, sizeof title, "GPU %d: %s events", gpu->device,
+                                 tide__format_count(gpu->event_count, count));
+    if (s->first_us != 0)
+        at +=
+            (size_t)snprintf(title + at, sizeof title - at, " over %s from %s",
+                             tide__format_seconds((double)s->last_us / 1e6 - (double)s->first_us / 1e6, span),
+                             format_time(s->first_us, time));
+    if (policy != NULL) snprintf(title + at, sizeof title - at, ", recorded policy %s", policy);
+    tide__print_wrapped(out, width, 0, title);
     if (info->trace->has_segments) {
         fprintf(out, "  at the end %zu segments with %zu blocks\n", gpu->segment_count, gpu->block_count);
     }
     if (gpu->event_count > 0) {
-        print_actions(out, s);
-        print_live(out, s);
+        print_actions(out, width, s);
+        print_live(out, width, s);
         print_streams(out, gpu, s);
         print_phases(out, width, info->trace, s);
-        print_sizes(out, s);
+        print_sizes(out, width, s);
     }
     gpu_notes(&n, info, i);
     print_notes(out, width, &n);
@@ -220,9 +234,9 @@ static void print_settings(const tide__trace *t, FILE *out, int width) {
     fputs("  settings\n", out);
     for (size_t i = 0; i < t->setting_count && i < 2 * ROWS; i++) {
         const char *value = t->strings[t->settings[i].value];
-        int columns = width - 40 < 20 ? 20 : width - 40;
+        int names = width < 60 ? width - 26 : 34, columns = width - names - 6;
         fputs("    ", out);
-        tide__print_name(out, t->strings[t->settings[i].name], 34);
+        tide__print_name(out, t->strings[t->settings[i].name], names);
         putc(' ', out);
         int length = strlen(value) < (size_t)columns ? (int)strlen(value) : columns;
         tide__print_name(out, value, length);
@@ -233,15 +247,18 @@ static void print_settings(const tide__trace *t, FILE *out, int width) {
 static void print_file_name(FILE *out, const char *file) { tide__print_name(out, file, (int)strlen(file)); }
 
 void tide__report_info_text(const tide__info *info, FILE *out, int width) {
+    if (width < LEAST_WIDTH) width = LEAST_WIDTH;
     const tide__trace *t = info->trace;
-    char stored[TIDE__BYTES_TEXT], data[TIDE__BYTES_TEXT], count[TIDE__COUNT_TEXT];
+    char stored[TIDE__BYTES_TEXT], data[TIDE__BYTES_TEXT], count[TIDE__COUNT_TEXT], stored_as[96], text[192];
     notes n;
     print_file_name(out, info->file);
     bool packed = strcmp(t->compression, "none") != 0;
-    fprintf(out, "\n  pickle protocol %d, %s%s", t->pickle_protocol,
-            tide__format_bytes(t->file_bytes, stored), packed ? " of " : ", not compressed");
-    if (packed) fprintf(out, "%s holding %s", t->compression, tide__format_bytes(t->data_bytes, data));
+    snprintf(stored_as, sizeof stored_as, packed ? "of %s holding %s" : "not compressed", t->compression,
+             tide__format_bytes(t->data_bytes, data));
+    snprintf(text, sizeof text, "pickle protocol %d, %s%s %s", t->pickle_protocol,
+             tide__format_bytes(t->file_bytes, stored), packed ? "" : ",", stored_as);
     putc('\n', out);
+    tide__print_wrapped(out, width, 2, text);
     if (t->stack_count > 1) fprintf(out, "  %zu different stacks\n", t->stack_count - 1);
     if (t->annotation_count > 0) {
         fprintf(out, "  %s annotations\n", tide__format_count(t->annotation_count, count));

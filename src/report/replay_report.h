@@ -16,7 +16,7 @@ typedef struct tide__replay_report {
     const tide__replay_result *result;
 } tide__replay_report;
 
-/* Tables and a few sentences, at most `width` columns wide (80 at least). */
+/* Tables and a few sentences, at most `width` columns wide (50 at least). */
 void tide__report_replay_text(const tide__replay_report *r, FILE *out, int width);
 
 /* One line of JSON, in bytes and seconds; docs/pagetide-replay.1 describes it. */

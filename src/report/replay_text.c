@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * replay_text: a replay for a person. From the top: what was recorded, a row a
- * policy, a row a phase, the bound, and what it all means in a sentence or two.
+ * replay_text: a replay for a person. From the top: what was recorded and under
+ * which options it is replayed, a row a policy, a row a phase, the bound, and
+ * what it all means in a sentence or two. A table too wide for the terminal is
+ * continued below itself.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -11,7 +13,11 @@
 #include "report/text.h"
 
 #define PHASES_SHOWN 24
-#define PHASE_COLUMNS 18 /* of a phase's name, in 80 */
+#define PHASE_COLUMNS 18       /* of a phase's name, in 80 */
+#define PHASE_COLUMNS_LEAST 12 /* before policies go below */
+#define PHASE_COLUMNS_MOST 40
+#define POLICY_TABLE_COLUMNS 78
+#define LEAST_WIDTH 50
 
 typedef unsigned long long ull;
 
@@ -82,15 +88,42 @@ static void say_recorded(const printer *p, sentence *s) {
     }
     say(s, ". The model of it here ");
     tide__format_count(r->recorded.compared, count);
-    if (r->recorded.mismatches == 0) {
+    char wrong[TIDE__COUNT_TEXT];
+    if (r->recorded.mismatches == 0)
         say(s, "agrees with the recording at all %s events compared, in bytes reserved and in addresses.",
             count);
-        return;
+    else
+        say(s,
+            "DIFFERS from the recording at %s of %s events compared, first at event %s: do not rely on it.",
+            tide__format_count(r->recorded.mismatches, wrong), count,
+            tide__format_count(r->recorded.first_mismatch, first));
+    if (r->recorded.reason[0]) say(s, " Inferred: %s.", r->recorded.reason);
+}
+
+static bool asked_for(const printer *p, int kind) { return p->report->options->policies & 1u << kind; }
+
+static const char *cross_stream_name(tide_cross_stream mode) {
+    switch (mode) {
+    case TIDE_CROSS_STREAM_OFF: return "off";
+    case TIDE_CROSS_STREAM_WAIT: return "wait";
+    default: return "idle";
     }
-    char wrong[TIDE__COUNT_TEXT];
-    say(s, "DIFFERS from the recording at %s of %s events compared, first at event %s: do not rely on it.",
-        tide__format_count(r->recorded.mismatches, wrong), count,
-        tide__format_count(r->recorded.first_mismatch, first));
+}
+
+/* The options that the figures hang on; the delay is sim's, and the bound's. */
+static void say_options(const printer *p, sentence *s) {
+    const tide__replay_options *o = p->report->options;
+    bool host = o->device && !strcmp(o->device, "host");
+    if (o->limit_bytes) {
+        char limit[TIDE__BYTES_TEXT];
+        say(s, " Limit: %s.", tide__format_bytes(o->limit_bytes, limit));
+    }
+    if (host)
+        say(s, " Device: host");
+    else
+        say(s, " Event delay: %g ms", (double)o->event_delay_ns / 1e6);
+    if (asked_for(p, TIDE__POLICY_PAGETIDE)) say(s, "; cross-stream: %s", cross_stream_name(o->cross_stream));
+    say(s, ".");
 }
 
 static void print_header(const printer *p) {
@@ -102,10 +135,7 @@ static void print_header(const printer *p) {
     say(&s, "%s events, %s allocations, %s; %s live at the peak.", tide__format_count(r->events, events),
         tide__format_count(r->allocations, allocations), tide__format_seconds(r->trace_seconds, time),
         tide__format_bytes(r->peak_live, live));
-    if (p->report->options->limit_bytes) {
-        char limit[TIDE__BYTES_TEXT];
-        say(&s, " Limit: %s.", tide__format_bytes(p->report->options->limit_bytes, limit));
-    }
+    say_options(p, &s);
     say(&s, " ");
     say_recorded(p, &s);
     print_sentences(p, &s);
@@ -113,34 +143,52 @@ static void print_header(const printer *p) {
 
 /* ---- A row a policy ---- */
 
-static bool asked_for(const printer *p, int kind) { return p->report->options->policies & 1u << kind; }
+enum { TO_FIT = 1, WORK_DONE = 2 }; /* of the columns: one table, or on a narrow terminal two */
 
-static void print_oom_cell(const printer *p, const tide__policy_result *policy) {
-    char event[TIDE__COUNT_TEXT];
-    if (policy->oom.happened)
-        fprintf(p->out, "  event %s\n", tide__format_count(policy->oom.event, event));
-    else
-        fputs("  no\n", p->out);
+static void print_not_replayed(const printer *p, const tide__policy_result *policy) {
+    sentence s = {0};
+    say(&s, "%s not replayed: %s", tide__policy_name(policy->kind), policy->reason);
+    tide__print_wrapped(p->out, p->width, 2, s.text);
 }
 
-static void print_policy(const printer *p, const tide__policy_result *policy) {
-    char reserved[TIDE__BYTES_TEXT], ratio[16], moves[TIDE__COUNT_TEXT], waits[TIDE__COUNT_TEXT];
-    fprintf(p->out, "  %-11s", tide__policy_name(policy->kind));
+static void print_policy(const printer *p, const tide__policy_result *policy, int columns) {
+    char reserved[TIDE__BYTES_TEXT], ratio[16], moves[TIDE__COUNT_TEXT], waits[TIDE__COUNT_TEXT],
+        event[TIDE__COUNT_TEXT];
     if (!policy->ran) {
-        fprintf(p->out, " not replayed: %s\n", policy->reason);
+        if (columns & TO_FIT) print_not_replayed(p, policy);
         return;
     }
-    fprintf(p->out, "%13s  %6s  %8s  %7s  %8.2f", tide__format_bytes(policy->peak_reserved, reserved),
-            format_ratio(policy->ratio, ratio), tide__format_count(policy->moves, moves),
-            tide__format_count(policy->waits, waits), policy->driver_seconds);
-    print_oom_cell(p, policy);
+    fprintf(p->out, "  %-11s", tide__policy_name(policy->kind));
+    /* Who stopped half way has no ratio to compare. */
+    if (columns & TO_FIT)
+        fprintf(p->out, "%13s  %6s", tide__format_bytes(policy->peak_reserved, reserved),
+                policy->oom.happened ? "-" : format_ratio(policy->ratio, ratio));
+    if (columns & WORK_DONE)
+        fprintf(p->out, "  %8s  %7s  %8.2f", tide__format_count(policy->moves, moves),
+                tide__format_count(policy->waits, waits), policy->driver_seconds);
+    if (columns & TO_FIT)
+        fprintf(p->out, "  %s%s", policy->oom.happened ? "event " : "no",
+                policy->oom.happened ? tide__format_count(policy->oom.event, event) : "");
+    putc('\n', p->out);
+}
+
+static void print_policy_table(const printer *p, int columns) {
+    fprintf(p->out, "\n  %-11s", "policy");
+    if (columns & TO_FIT) fprintf(p->out, "%13s  %6s", "peak reserved", "ratio");
+    if (columns & WORK_DONE) fprintf(p->out, "  %8s  %7s  %8s", "moves", "waits", "driver s");
+    if (columns & TO_FIT) fputs("  out of memory", p->out);
+    putc('\n', p->out);
+    for (int kind = 0; kind < TIDE__POLICY_COUNT; kind++)
+        if (asked_for(p, kind)) print_policy(p, &p->result->policies[kind], columns);
 }
 
 static void print_policies(const printer *p) {
-    fprintf(p->out, "\n  %-11s%13s  %6s  %8s  %7s  %8s  %s\n", "policy", "peak reserved", "ratio", "moves",
-            "waits", "driver s", "out of memory");
-    for (int kind = 0; kind < TIDE__POLICY_COUNT; kind++)
-        if (asked_for(p, kind)) print_policy(p, &p->result->policies[kind]);
+    if (p->width >= POLICY_TABLE_COLUMNS) {
+        print_policy_table(p, TO_FIT | WORK_DONE);
+        return;
+    }
+    print_policy_table(p, TO_FIT);
+    print_policy_table(p, WORK_DONE);
 }
 
 /* ---- A row a phase ---- */
@@ -161,60 +209,130 @@ static const tide__phase_result *find_phase(const tide__policy_result *policy, u
     return NULL; /* out of memory before it */
 }
 
-/* The policy that saw most phases: one that ran out of memory saw only the first. */
+/* The policy that got furthest: one that ran out of memory saw neither later phases nor later peaks. */
 static const tide__policy_result *longest_policy(const printer *p) {
     const tide__policy_result *longest = NULL;
+    uint64_t furthest = 0;
     for (int kind = 0; kind < TIDE__POLICY_COUNT; kind++) {
         const tide__policy_result *policy = &p->result->policies[kind];
-        if (!asked_for(p, kind) || !policy->ran) continue;
-        if (!longest || policy->phase_count > longest->phase_count) longest = policy;
+        uint64_t end = policy->oom.happened ? policy->oom.event : UINT64_MAX;
+        if (!asked_for(p, kind) || !policy->ran || (longest && end <= furthest)) continue;
+        longest = policy;
+        furthest = end;
     }
     return longest;
 }
 
-static void print_phase(const printer *p, const tide__phase_result *row, double unit, int name_columns) {
+typedef enum figure { PEAK_RESERVED, END_LIVE, END_RESERVED } figure;
+
+static uint64_t figure_of(const tide__phase_result *phase, figure which) {
+    switch (which) {
+    case PEAK_RESERVED: return phase->peak_reserved;
+    case END_LIVE: return phase->end_live;
+    default: return phase->end_reserved;
+    }
+}
+
+/* What a table of phases shows: a peak of live bytes or not, and figures of each policy. */
+typedef struct layout {
+    const char *title; /* after the unit */
+    bool with_live;
+    int count, columns; /* of figures, and of each */
+    figure figures[2];
+    const char *heads[2];
+} layout;
+
+static const layout peaks_and_ends = {"", true, 2, 7, {PEAK_RESERVED, END_RESERVED}, {"peak", "end"}};
+/* With trims the ends are what was asked about: live bytes stand beside them. */
+static const layout peaks_alone = {"", true, 1, 10, {PEAK_RESERVED}, {"peak"}};
+static const layout ends_trimmed = {", at end", false, 2, 8, {END_LIVE, END_RESERVED}, {"live", "reserved"}};
+
+static int group_columns(const layout *l) { return 2 + l->count * l->columns + l->count - 1; }
+
+/* A part of a table that the width has room for. */
+typedef struct table {
+    const layout *layout;
+    const tide__policy_result *policies[TIDE__POLICY_COUNT];
+    int policy_count, name_columns;
+} table;
+
+static void print_phase(const printer *p, const table *t, const tide__phase_result *row, double unit) {
     const char *name = p->report->trace->strings[row->name];
     fputs("  ", p->out);
-    tide__print_name(p->out, name[0] ? name : "(no phase)", name_columns);
-    fprintf(p->out, "%9.2f", (double)row->peak_live / unit);
-    for (int kind = 0; kind < TIDE__POLICY_COUNT; kind++) {
-        const tide__policy_result *policy = &p->result->policies[kind];
-        if (!asked_for(p, kind) || !policy->ran) continue;
-        const tide__phase_result *phase = find_phase(policy, row->name);
-        if (phase)
-            fprintf(p->out, "  %7.2f %7.2f", (double)phase->peak_reserved / unit,
-                    (double)phase->end_reserved / unit);
-        else
-            fprintf(p->out, "  %7s %7s", "-", "-");
+    tide__print_name(p->out, name[0] ? name : "(no phase)", t->name_columns);
+    if (t->layout->with_live) fprintf(p->out, "%9.2f", (double)row->peak_live / unit);
+    for (int i = 0; i < t->policy_count; i++) {
+        const tide__phase_result *phase = find_phase(t->policies[i], row->name);
+        for (int k = 0; k < t->layout->count; k++) {
+            fprintf(p->out, k == 0 ? "  " : " ");
+            if (phase)
+                fprintf(p->out, "%*.2f", t->layout->columns,
+                        (double)figure_of(phase, t->layout->figures[k]) / unit);
+            else
+                fprintf(p->out, "%*s", t->layout->columns, "-");
+        }
     }
     putc('\n', p->out);
 }
 
-static void print_phase_header(const printer *p, const char *unit_name, int name_columns) {
-    fprintf(p->out, "\n  %-*s%9s", name_columns, unit_name, "");
-    for (int kind = 0; kind < TIDE__POLICY_COUNT; kind++)
-        if (asked_for(p, kind) && p->result->policies[kind].ran)
-            fprintf(p->out, "  %15s", tide__policy_name((tide__policy_kind)kind));
-    fprintf(p->out, "\n  %-*s%9s", name_columns, "phase", "peak live");
-    for (int kind = 0; kind < TIDE__POLICY_COUNT; kind++)
-        if (asked_for(p, kind) && p->result->policies[kind].ran) fprintf(p->out, "  %7s %7s", "peak", "end");
+static void print_phase_header(const printer *p, const table *t, const char *unit_name) {
+    int live_columns = t->layout->with_live ? 9 : 0;
+    char title[32];
+    snprintf(title, sizeof title, "%s%s", unit_name, t->layout->title);
+    fprintf(p->out, "\n  %-*s%*s", t->name_columns, title, live_columns, "");
+    for (int i = 0; i < t->policy_count; i++)
+        fprintf(p->out, "%*s", group_columns(t->layout), tide__policy_name(t->policies[i]->kind));
+    fprintf(p->out, "\n  %-*s%*s", t->name_columns, "phase", live_columns, live_columns ? "peak live" : "");
+    for (int i = 0; i < t->policy_count; i++)
+        for (int k = 0; k < t->layout->count; k++)
+            fprintf(p->out, "%*s", t->layout->columns + (k == 0 ? 2 : 1), t->layout->heads[k]);
     putc('\n', p->out);
+}
+
+static void print_phase_table(const printer *p, const table *t, const tide__policy_result *longest) {
+    const char *unit_name;
+    double unit = table_unit(p, &unit_name);
+    print_phase_header(p, t, unit_name);
+    for (size_t i = 0; i < longest->phase_count && i < PHASES_SHOWN; i++)
+        print_phase(p, t, &longest->phases[i], unit);
+    if (longest->phase_count > PHASES_SHOWN)
+        fprintf(p->out, "  ... and %zu more (--json has them all)\n", longest->phase_count - PHASES_SHOWN);
+}
+
+/* As many policies side by side as there is room for, the others below. */
+static void print_layout(const printer *p, const layout *l, const tide__policy_result *longest) {
+    const tide__policy_result *ran[TIDE__POLICY_COUNT];
+    int count = 0, group = group_columns(l), lead = 2 + (l->with_live ? 9 : 0);
+    for (int kind = 0; kind < TIDE__POLICY_COUNT; kind++)
+        if (asked_for(p, kind) && p->result->policies[kind].ran) ran[count++] = &p->result->policies[kind];
+    int fitting = (p->width - lead - PHASE_COLUMNS_LEAST) / group;
+    fitting = fitting < 1 ? 1 : fitting > count ? count : fitting;
+    int room = p->width - lead - fitting * group;
+    int wanted = PHASE_COLUMNS + (p->width > 80 ? p->width - 80 : 0);
+    if (wanted > PHASE_COLUMNS_MOST) wanted = PHASE_COLUMNS_MOST;
+    for (int first = 0; first < count; first += fitting) {
+        table t = {.layout = l, .name_columns = wanted < room ? wanted : room};
+        for (int i = first; i < count && i < first + fitting; i++) t.policies[t.policy_count++] = ran[i];
+        print_phase_table(p, &t, longest);
+    }
 }
 
 static void print_phases(const printer *p) {
     const tide__policy_result *longest = longest_policy(p);
     if (!longest || longest->phase_count == 0) return;
-    const char *unit_name;
-    double unit = table_unit(p, &unit_name);
-    int name_columns = PHASE_COLUMNS + (p->width > 80 ? p->width - 80 : 0);
-    if (name_columns > 40) name_columns = 40;
-    print_phase_header(p, unit_name, name_columns);
-    for (size_t i = 0; i < longest->phase_count && i < PHASES_SHOWN; i++)
-        print_phase(p, &longest->phases[i], unit, name_columns);
-    if (longest->phase_count > PHASES_SHOWN)
-        fprintf(p->out, "  ... and %zu more (--json has them all)\n", longest->phase_count - PHASES_SHOWN);
-    fprintf(p->out, "  peak, end: reserved at the phase's peak, and when it ended with most beyond\n         "
-                    "    live bytes (each policy at its own worst occurrence)\n");
+    if (!p->report->options->trim_phases) {
+        print_layout(p, &peaks_and_ends, longest);
+        tide__print_wrapped(
+            p->out, p->width < 80 ? p->width : 80, 2,
+            "peak, end: reserved at the phase's peak, and when it ended with most beyond live "
+            "bytes (each policy at its own worst occurrence)");
+        return;
+    }
+    print_layout(p, &peaks_alone, longest);
+    print_layout(p, &ends_trimmed, longest);
+    tide__print_wrapped(p->out, p->width < 80 ? p->width : 80, 2,
+                        "peak: reserved at the phase's peak; at end: after the trim, when most was reserved "
+                        "beyond live bytes (each policy at its own worst occurrence)");
 }
 
 /* ---- What it means ---- */
@@ -310,7 +428,7 @@ static void say_notes(const printer *p, sentence *s) {
 }
 
 void tide__report_replay_text(const tide__replay_report *report, FILE *out, int width) {
-    printer p = {report, report->result, out, width < 80 ? 80 : width};
+    printer p = {report, report->result, out, width < LEAST_WIDTH ? LEAST_WIDTH : width};
     sentence bound = {0}, meaning = {0}, notes = {0};
     print_header(&p);
     print_policies(&p);

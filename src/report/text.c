@@ -2,6 +2,8 @@
 #include "report/text.h"
 
 #include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -65,9 +67,18 @@ void tide__print_wrapped(FILE *out, int width, int indent, const char *text) {
     if (column > 0) putc('\n', out);
 }
 
+/* COLUMNS, which shells set and some export; 0 where it says nothing. */
+static int columns_wanted(void) {
+    const char *text = getenv("COLUMNS");
+    long columns = text != NULL ? strtol(text, NULL, 10) : 0;
+    return columns > 0 && columns < INT_MAX ? (int)columns : 0;
+}
+
 int tide__terminal_width(FILE *stream) {
     struct winsize size;
-    int fd = fileno(stream);
-    if (fd < 0 || !isatty(fd) || ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col < 40) return 80;
-    return size.ws_col;
+    int fd = fileno(stream), wanted = columns_wanted(), there = 0;
+    if (fd >= 0 && isatty(fd) && ioctl(fd, TIOCGWINSZ, &size) == 0) there = size.ws_col;
+    /* One that was exported before the window was made narrower is out of date. */
+    if (wanted > 0 && there > 0) return wanted < there ? wanted : there;
+    return wanted > 0 ? wanted : there > 0 ? there : 80;
 }

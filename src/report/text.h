@@ -25,7 +25,8 @@ void tide__print_name(FILE *out, const char *name, int columns);
 /* Writes words as lines of at most `width` columns, each after `indent` spaces. */
 void tide__print_wrapped(FILE *out, int width, int indent, const char *text);
 
-/* The columns of the terminal that a stream is, or 80. */
+/* The columns of the terminal that a stream is, or fewer where COLUMNS says so;
+ * of what is no terminal: COLUMNS, or 80. */
 int tide__terminal_width(FILE *stream);
 
 #endif

@@ -147,6 +147,7 @@ static const char replacement[] = {'\xef', '\xbf', '\xbd'}; /* U+FFFD */
 
 /* The text with each NUL replaced. */
 static tide_status intern_without_nul(tide__intern *t, const char *text, size_t length, uint32_t *out) {
+    TIDE__ASSERT(length > 0);
     uint64_t bytes = (uint64_t)length * sizeof replacement;
     tide_status status = tide__meter_take(t->meter, bytes);
     if (status != TIDE_OK) {

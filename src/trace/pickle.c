@@ -48,17 +48,13 @@ void tide__pickle_close(tide__pickle *m) {
     tide__intern_close(&m->intern);
 }
 
-tide_status tide__pickle_fail(tide__pickle *m, tide_status status, const char *format, ...) {
+void tide__pickle_set_failure(tide__pickle *m, tide_status status, const char *format, ...) {
     char cause[512];
     va_list args;
     va_start(args, format);
     vsnprintf(cause, sizeof cause, format, args);
     va_end(args);
-    return tide__source_fail(m->source, status, m->op_offset, "%s", cause);
-}
-
-tide_status tide__pickle_fail_here(tide__pickle *m, tide_status status) {
-    return tide__pickle_fail(m, status, "%s", tide_last_error());
+    tide__source_set_failure(m->source, status, m->op_offset, "%s", cause);
 }
 
 /* ---- Stack and marks ---- */

@@ -61,10 +61,13 @@ void tide__pickle_replace(tide__pickle *m, tide__object *o, tide__value v);
 
 /* ---- For the machine's own files ---- */
 
-tide_status tide__pickle_fail(tide__pickle *m, tide_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/* Has the value of status, which is evaluated twice (see tide__fail). */
+#define tide__pickle_fail(m, status, ...) \
+    (tide__pickle_set_failure(m, status, __VA_ARGS__), tide__same_status(status))
 /* The thread's message, put into the place the machine stands at. */
-tide_status tide__pickle_fail_here(tide__pickle *m, tide_status status);
+#define tide__pickle_fail_here(m, status) tide__pickle_fail(m, status, "%s", tide_last_error())
+void tide__pickle_set_failure(tide__pickle *m, tide_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 tide_status tide__pickle_push(tide__pickle *m, tide__value v);
 tide_status tide__pickle_pop(tide__pickle *m, tide__value *out);

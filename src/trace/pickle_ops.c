@@ -34,6 +34,7 @@ static bool take_number(tide__pickle *m, unsigned n, uint64_t *out) {
 static tide_status take_line(tide__pickle *m, char **out, size_t *length) {
     tide__source *s = m->source;
     if (!tide__source_fill(s, LINE_BYTES)) {
+        TIDE__ASSERT(s->status != TIDE_OK);
         return s->status;
     }
     size_t n = (size_t)(s->end - s->at);

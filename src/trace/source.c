@@ -19,7 +19,7 @@
 
 #define INPUT_BYTES ((size_t)128 << 10)
 
-tide_status tide__source_fail(tide__source *s, tide_status status, uint64_t offset, const char *format, ...) {
+void tide__source_set_failure(tide__source *s, tide_status status, uint64_t offset, const char *format, ...) {
     char cause[1024];
     va_list args;
     va_start(args, format);
@@ -27,11 +27,8 @@ tide_status tide__source_fail(tide__source *s, tide_status status, uint64_t offs
     va_end(args);
     bool plain = strcmp(s->compression, "none") == 0;
     s->status = status;
-    if (plain) {
-        return tide__fail(status, "%s: offset %llu: %s", s->name, (unsigned long long)offset, cause);
-    }
-    return tide__fail(status, "%s: byte %llu of the uncompressed data: %s", s->name,
-                      (unsigned long long)offset, cause);
+    tide__set_error(plain ? "%s: offset %llu: %s" : "%s: byte %llu of the uncompressed data: %s", s->name,
+                    (unsigned long long)offset, cause);
 }
 
 /* A failure of the file as stored: the offset is in the file itself. */
@@ -269,6 +266,7 @@ static tide_status open_file(tide__source *s, const char *path) {
         return tide__fail(TIDE_NO_HOST_MEMORY, "%s: out of host memory", s->name);
     }
     s->at = s->end = s->window;
+    s->input_at = s->input_end = 0;
     return detect(s);
 }
 

@@ -61,8 +61,10 @@ const uint8_t *tide__source_take(tide__source *s, uint64_t n, uint8_t **scratch,
 bool tide__source_skip(tide__source *s, uint64_t n);
 
 /* Fails with "FILE: offset N: " (or "FILE: byte N of the uncompressed data: ") and
- * the cause; returns status. */
-tide_status tide__source_fail(tide__source *s, tide_status status, uint64_t offset, const char *format, ...)
+ * the cause; has the value of status, which is evaluated twice (see tide__fail). */
+#define tide__source_fail(s, status, ...) \
+    (tide__source_set_failure(s, status, __VA_ARGS__), tide__same_status(status))
+void tide__source_set_failure(tide__source *s, tide_status status, uint64_t offset, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
 #endif

@@ -76,6 +76,7 @@ static bool enter_phase(pass *p, const tide__trace_event *e, bool first) {
     if (!same && !find_phase(p, e->phase)) {
         return false;
     }
+    TIDE__ASSERT(p->phase_peaks != NULL);
     /* What is live when a phase is entered is live in it. */
     if (p->live > p->phase_peaks[p->phase]) {
         p->phase_peaks[p->phase] = p->live;
@@ -174,6 +175,7 @@ static void finish(pass *p) {
     s->start_bytes = clip(p->start);
     s->end_bytes = clip(p->start + p->live);
     s->peak_live_bytes = clip(p->start + p->peak);
+    TIDE__ASSERT(s->phase_count == 0 || p->phase_peaks != NULL);
     for (size_t i = 0; i < s->phase_count; i++) {
         s->phases[i].peak_live_bytes = clip(p->start + p->phase_peaks[i]);
     }

@@ -5,6 +5,8 @@
  */
 #include "replay_test.h"
 
+#include "replay/torch_settings.h"
+
 #define NATIVE (1u << TIDE__POLICY_NATIVE)
 #define EXPANDABLE (1u << TIDE__POLICY_EXPANDABLE)
 
@@ -151,6 +153,73 @@ static void test_settings_of_the_file_are_modelled(void **state) {
     replay(f, TIDE__POLICY_NATIVE);
     assert_int_equal(f->result.recorded.compared, 3);
     assert_int_equal(f->result.recorded.mismatches, 0);
+}
+
+static tide__torch_settings settings_of(fixture *f, const char *options) {
+    tide__torch_settings settings;
+    f->t->trace.setting_count = 0;
+    trace_setting(f->t, "PYTORCH_CUDA_ALLOC_CONF", options);
+    tide__torch_settings_read(&f->t->trace, &settings);
+    return settings;
+}
+
+static void test_size_of_large_segments_is_read_as_pytorch_reads_it(void **state) {
+    fixture *f = *state;
+    tide__torch_settings s = settings_of(f, "");
+    assert_int_equal(s.large_segment_size, 20 * MIB);
+    assert_int_equal(s.max_non_split_rounding, 20 * MIB);
+    s = settings_of(f, "expandable_segments:False, large_segment_size_mb : 64");
+    assert_int_equal(s.large_segment_size, 64 * MIB);
+    assert_int_equal(s.max_non_split_rounding, 64 * MIB);
+    s = settings_of(f, "max_non_split_rounding_mb:80,large_segment_size_mb:11,large_segment_size_mb:12");
+    assert_int_equal(s.large_segment_size, 12 * MIB);
+    assert_int_equal(s.max_non_split_rounding, 80 * MIB);
+    assert_int_equal(s.unmodelled, 0);
+    assert_int_equal(tide__torch_segment_size(&s, 1 * MIB + 512), 12 * MIB);
+    assert_int_equal(tide__torch_segment_size(&s, 10 * MIB - 512), 12 * MIB);
+    assert_int_equal(tide__torch_segment_size(&s, 10 * MIB), 10 * MIB);
+}
+
+static void test_settings_that_pytorch_refuses_are_named_and_not_taken(void **state) {
+    static const char *const values[] = {"1", "2", "3", "10", "", "many"};
+    fixture *f = *state;
+    alloc_in_segment(f, A, 30 * MIB);
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        char options[64];
+        snprintf(options, sizeof options, "large_segment_size_mb:%s,expandable_segments:False", values[i]);
+        assert_int_equal(settings_of(f, options).large_segment_size, 20 * MIB);
+        *strchr(options, ',') = 0;
+        assert_not_compared(f, options);
+    }
+    settings_of(f, "max_non_split_rounding_mb:30,large_segment_size_mb:40");
+    assert_not_compared(f, "max_non_split_rounding_mb");
+}
+
+static void test_native_segments_of_another_size_are_compared(void **state) {
+    fixture *f = *state;
+    trace_setting(f->t, "PYTORCH_CUDA_ALLOC_CONF", "large_segment_size_mb:15");
+    trace_event(f->t, TIDE__ACTION_SEGMENT_ALLOC, A, 15 * MIB);
+    trace_alloc(f->t, A, 9 * MIB);
+    trace_alloc(f->t, A + 9 * MIB, 5 * MIB);
+    replay(f, TIDE__POLICY_NATIVE);
+    assert_int_equal(f->result.recorded.compared, 2);
+    assert_int_equal(f->result.recorded.mismatches, 0);
+}
+
+/* The driver creates whole granules only. */
+static void test_expandable_pages_that_no_driver_creates_are_not_replayed(void **state) {
+    fixture *f = *state;
+    trace_setting(f->t, "PYTORCH_CUDA_ALLOC_CONF", "large_segment_size_mb:15");
+    f->options.policies = NATIVE | EXPANDABLE;
+    alloc_in_segment(f, A, 30 * MIB);
+    replay(f, TIDE__POLICY_NATIVE);
+    assert_true(f->result.policies[TIDE__POLICY_NATIVE].ran);
+    assert_false(f->result.policies[TIDE__POLICY_EXPANDABLE].ran);
+    assert_non_null(strstr(f->result.policies[TIDE__POLICY_EXPANDABLE].reason, "multiple of 2 MiB"));
+    f->t->gpu.event_count = 0;
+    trace_event(f->t, TIDE__ACTION_SEGMENT_MAP, A, 30 * MIB); /* says that one did */
+    trace_alloc(f->t, A, 30 * MIB);
+    assert_not_compared(f, "multiple of 2 MiB");
 }
 
 /* ---- Releases and limits ---- */
@@ -306,6 +375,10 @@ int main(void) {
         TEST(test_trace_from_the_middle_of_a_run_without_segments_is_not_compared),
         TEST(test_guessed_heap_that_proves_wrong_is_not_held_against_the_model),
         TEST(test_settings_of_the_file_are_modelled),
+        TEST(test_size_of_large_segments_is_read_as_pytorch_reads_it),
+        TEST(test_settings_that_pytorch_refuses_are_named_and_not_taken),
+        TEST(test_native_segments_of_another_size_are_compared),
+        TEST(test_expandable_pages_that_no_driver_creates_are_not_replayed),
         TEST(test_every_policy_honours_a_release),
         TEST(test_limit_explains_a_retry_and_no_other_release),
         TEST(test_retry_under_a_limit_is_the_models_own),

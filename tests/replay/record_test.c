@@ -264,6 +264,19 @@ static void test_expandable_with_pages_of_another_size(void **state) {
         &(how){.backend = &tide__torch_expandable,
                .setting = {{"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True,large_segment_size_mb:64"}},
                .limit = 6 * GIB});
+    record_many(&(how){.backend = &tide__torch_expandable,
+                       .setting = {{"PYTORCH_CUDA_ALLOC_CONF", "large_segment_size_mb:12"}},
+                       .limit = 6 * GIB});
+}
+
+static void test_native_with_segments_of_another_size(void **state) {
+    record_many(&(how){.backend = &tide__torch_native,
+                       .setting = {{"PYTORCH_CUDA_ALLOC_CONF", "large_segment_size_mb:15"}},
+                       .limit = 7 * GIB});
+    record_many(&(how){
+        .backend = &tide__torch_native,
+        .setting = {{"PYTORCH_CUDA_ALLOC_CONF", "large_segment_size_mb:40"}, {"max_split_size", "67108864"}},
+        .limit = 7 * GIB});
 }
 
 int main(void) {
@@ -273,6 +286,7 @@ int main(void) {
         cmocka_unit_test(test_native_with_oversize_blocks),
         cmocka_unit_test(test_native_with_garbage_collection),
         cmocka_unit_test(test_native_with_rounded_powers_of_two),
+        cmocka_unit_test(test_native_with_segments_of_another_size),
         cmocka_unit_test(test_expandable_without_limit),
         cmocka_unit_test(test_expandable_retries_under_a_limit),
         cmocka_unit_test(test_expandable_with_pages_of_another_size),

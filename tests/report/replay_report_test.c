@@ -53,14 +53,16 @@ static void make(fixture *f) {
     f->report = (tide__replay_report){"run.pickle", &f->trace, &f->options, &f->result};
 }
 
-static char *text_of(fixture *f) {
+static char *text_in(fixture *f, int width) {
     char *text = NULL;
     size_t length = 0;
     FILE *out = open_memstream(&text, &length);
-    tide__report_replay_text(&f->report, out, 80);
+    tide__report_replay_text(&f->report, out, width);
     fclose(out);
     return text;
 }
+
+static char *text_of(fixture *f) { return text_in(f, 80); }
 
 /* Sentences wrap anywhere: compared with one space for any white space. */
 static void assert_says(fixture *f, const char *expected) {
@@ -83,14 +85,35 @@ static unsigned findings_of(fixture *f, char **lines) {
     return findings;
 }
 
-static void lines_fit_80_columns(void **state) {
+static void lines_fit_the_terminal(void **state) {
+    static const int widths[] = {50, 60, 78, 80, 120};
+    for (size_t i = 0; i < 2 * sizeof widths / sizeof *widths; i++) {
+        fixture f;
+        make(&f);
+        f.options.trim_phases = i % 2;
+        f.options.limit_bytes = 15 * TIDE__GIB;
+        f.result.policies[0].oom = (tide__oom_result){true, 95608, TIDE__GIB, 10 * TIDE__GIB, 20 * TIDE__GIB};
+        f.result.recorded.has_oom = true;
+        strcpy(f.result.recorded.reason, "the trace names no pool for 17 segments given back before the end");
+        f.result.policies[1].ran = false;
+        strcpy(f.result.policies[1].reason,
+               "a reason that is so long that it has to be told in two lines or more");
+        char *text = text_in(&f, widths[i / 2]);
+        for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+            assert_in_range(strlen(line), 1, (size_t)widths[i / 2]);
+        free(text);
+    }
+}
+
+/* What does not fit beside goes below, and nothing is left out. */
+static void a_narrow_terminal_is_told_everything(void **state) {
     fixture f;
     make(&f);
-    f.result.policies[0].oom = (tide__oom_result){true, 95608, TIDE__GIB, 10 * TIDE__GIB, 20 * TIDE__GIB};
-    f.result.recorded.has_oom = true;
-    char *text = text_of(&f);
-    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
-        assert_in_range(strlen(line), 1, 80);
+    char *text = text_in(&f, 60);
+    assert_non_null(strstr(text, "policy     peak reserved   ratio  out of memory\n"));
+    assert_non_null(strstr(text, "policy          moves    waits  driver s\n"));
+    assert_non_null(strstr(text, "  native       expandable\n"));
+    assert_non_null(strstr(text, "      pagetide\n"));
     free(text);
 }
 
@@ -114,6 +137,55 @@ static void says_who_runs_out_and_who_does_not(void **state) {
     assert_says(&f, "update_actor 1.00 - - 2.00 1.00 2.00 1.00 "); /* a phase that native never saw */
     f.result.policies[2].oom = f.result.policies[0].oom;
     assert_says(&f, "pagetide runs out of memory at event 1,234");
+}
+
+static void who_stopped_half_way_has_no_ratio(void **state) {
+    fixture f;
+    make(&f);
+    assert_says(&f, "native 20.00 GiB 2.00 ");
+    f.result.policies[0].oom = (tide__oom_result){true, 1234, TIDE__GIB, 9 * TIDE__GIB, 14 * TIDE__GIB};
+    assert_says(&f, "native 20.00 GiB - 0 0 0.10 event 1,234");
+}
+
+static void a_phase_has_its_live_bytes_from_who_saw_all_of_it(void **state) {
+    fixture f;
+    make(&f);
+    f.result.policies[0].oom = (tide__oom_result){true, 1234, TIDE__GIB, 9 * TIDE__GIB, 14 * TIDE__GIB};
+    f.phases[0][0].peak_live = TIDE__GIB / 2;
+    assert_says(&f, "rollout 1.00 2.00 1.00 ");
+}
+
+static void trims_show_what_was_live_at_the_ends(void **state) {
+    fixture f;
+    make(&f);
+    f.phases[2][1].end_live = 3 * TIDE__GIB;
+    f.phases[2][1].end_reserved = 4 * TIDE__GIB;
+    f.options.trim_phases = true;
+    assert_says(&f, "phase peak live peak peak peak rollout 1.00 2.00 2.00 2.00 ");
+    assert_says(&f,
+                "GiB, at end native expandable pagetide phase live reserved live reserved live reserved ");
+    assert_says(&f, "update_actor 1.00 1.00 1.00 1.00 3.00 4.00 ");
+}
+
+static void says_under_which_options(void **state) {
+    fixture f;
+    make(&f);
+    f.options.device = "sim";
+    f.options.event_delay_ns = 2500000;
+    assert_says(&f, "10.00 GiB live at the peak. Event delay: 2.5 ms; cross-stream: wait. Recorded with");
+    f.options.cross_stream = TIDE_CROSS_STREAM_OFF;
+    f.options.limit_bytes = 15 * TIDE__GIB;
+    assert_says(&f, " Limit: 15.00 GiB. Event delay: 2.5 ms; cross-stream: off.");
+    f.options.cross_stream = TIDE_CROSS_STREAM_IDLE;
+    f.options.device = "host"; /* whose work takes the time it takes */
+    assert_says(&f, " Device: host; cross-stream: idle.");
+}
+
+static void says_what_of_the_comparison_was_inferred(void **state) {
+    fixture f;
+    make(&f);
+    strcpy(f.result.recorded.reason, "the trace names no pool for 17 segments");
+    assert_says(&f, "in addresses. Inferred: the trace names no pool for 17 segments. ");
 }
 
 static void warns_of_a_model_that_differs(void **state) {
@@ -191,9 +263,15 @@ static void check_allows_late_events_what_the_bound_needs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_fit_80_columns),
+        cmocka_unit_test(lines_fit_the_terminal),
+        cmocka_unit_test(a_narrow_terminal_is_told_everything),
         cmocka_unit_test(says_what_each_policy_would_have_reserved),
         cmocka_unit_test(says_who_runs_out_and_who_does_not),
+        cmocka_unit_test(who_stopped_half_way_has_no_ratio),
+        cmocka_unit_test(a_phase_has_its_live_bytes_from_who_saw_all_of_it),
+        cmocka_unit_test(trims_show_what_was_live_at_the_ends),
+        cmocka_unit_test(says_under_which_options),
+        cmocka_unit_test(says_what_of_the_comparison_was_inferred),
         cmocka_unit_test(warns_of_a_model_that_differs),
         cmocka_unit_test(gives_the_reason_where_there_is_none_to_compare),
         cmocka_unit_test(an_empty_run_divides_by_nothing),

@@ -58,12 +58,27 @@ static void words_wrap_at_the_width(void **state) {
     free(text);
 }
 
+static void what_is_no_terminal_is_as_wide_as_columns_says(void **state) {
+    FILE *none = fopen("/dev/null", "w");
+    assert_non_null(none);
+    setenv("COLUMNS", "63", 1);
+    assert_int_equal(tide__terminal_width(none), 63);
+    setenv("COLUMNS", "wide", 1);
+    assert_int_equal(tide__terminal_width(none), 80);
+    setenv("COLUMNS", "-5", 1);
+    assert_int_equal(tide__terminal_width(none), 80);
+    unsetenv("COLUMNS");
+    assert_int_equal(tide__terminal_width(none), 80);
+    fclose(none);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_have_commas),
         cmocka_unit_test(seconds_have_a_fitting_unit),
         cmocka_unit_test(names_fit_and_obey_no_terminal_codes),
         cmocka_unit_test(words_wrap_at_the_width),
+        cmocka_unit_test(what_is_no_terminal_is_as_wide_as_columns_says),
     };
     return cmocka_run_group_tests_name("report: text", tests, NULL, NULL);
 }
