@@ -330,8 +330,9 @@ def a_reader_that_leaves_is_no_news():
     os.close(write)
 
 
-def on_terminal(args, columns=80, interrupt_after=None):
-    """Runs with stderr on a terminal; returns (exit code, what it showed)."""
+def on_terminal(args, columns=80, interrupt_after=None, slowed=False):
+    """Runs with stderr on a terminal; returns (exit code, what it showed). slowed: the
+    program is stopped for a second, so that also a fast machine takes long."""
     try:
         master, slave = pty.openpty()
     except OSError as error:
@@ -341,6 +342,11 @@ def on_terminal(args, columns=80, interrupt_after=None):
     child = subprocess.Popen([PROGRAM, *args], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                              stderr=slave)
     os.close(slave)
+    if slowed:
+        time.sleep(0.1)
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(1)
+        child.send_signal(signal.SIGCONT)
     shown, interrupted = b"", False
     while True:
         ready, _, _ = select.select([master], [], [], 120)
@@ -369,13 +375,13 @@ def progress_is_cleaned_up():
     assert code == 0 and screen_line(shown) == b"", shown
     with tempfile.TemporaryDirectory() as folder:
         slow = slow_trace(folder)
-        code, shown = on_terminal(["replay", slow])
+        code, shown = on_terminal(["replay", slow], slowed=True)
         assert code == 0 and b"[==" in shown and screen_line(shown) == b"", shown[-200:]
         parts = [int(part) for part in re.findall(rb"(\d+)%", shown)]
         assert parts == sorted(parts) and parts[-1] > 60, parts  # reading and all policies on one bar
         code, shown = on_terminal(["replay", slow], columns=45)
         assert code == 0 and max(map(len, shown.split(b"\r"))) <= 45, shown[-200:]
-        code, shown = on_terminal(["replay", slow], interrupt_after=b"%")
+        code, shown = on_terminal(["replay", slow], interrupt_after=b"%", slowed=True)
         assert code == -signal.SIGINT and screen_line(shown) == b"", (code, shown[-200:])
 
 
