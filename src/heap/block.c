@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 void tide__blocks_close(tide__blocks *b) {
     for (size_t i = 0; i < b->page_count; i++) {
@@ -20,6 +21,8 @@ static bool add_page(tide__blocks *b) {
     if (page == NULL) {
         return false;
     }
+    /* Frees come in any order: fewer misses of the TLB. Where it fails nothing is lost. */
+    madvise(page, TIDE__BLOCK_PAGE_BYTES, MADV_HUGEPAGE);
     memset(page, 0, TIDE__BLOCK_PAGE_BYTES);
     page[0].size = b->page_count;
     b->pages[b->page_count++] = page;

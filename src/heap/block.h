@@ -16,7 +16,7 @@
  *   | LIVE | FREE | LIVE | HOLE        | FREE | RETIRING | HOLE ...
  *   0      512    ...    2 MiB-aligned
  *
- * Records are 64 bytes, in pages of 256 KiB aligned to their size, so that a
+ * Records are 64 bytes, in pages of 2 MiB aligned to their size, so that a
  * record's 32-bit number follows from its address and back; pages never move
  * and live until the device is closed, so a record may be read without a lock
  * by whoever holds its block.
@@ -61,9 +61,9 @@ struct tide__block {
 };
 _Static_assert(sizeof(tide__block) == 64, "records share cache lines otherwise");
 
-#define TIDE__BLOCK_PAGE_BYTES ((size_t)256 << 10)
+#define TIDE__BLOCK_PAGE_BYTES ((size_t)2 << 20)
 #define TIDE__BLOCKS_PER_PAGE (TIDE__BLOCK_PAGE_BYTES / sizeof(tide__block))
-#define TIDE__BLOCK_PAGES_MAX 65536
+#define TIDE__BLOCK_PAGES_MAX 8192
 
 typedef struct tide__blocks {
     tide__block *pages[TIDE__BLOCK_PAGES_MAX]; /* entry 0 of a page is its header: `size` is its number */
