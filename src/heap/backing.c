@@ -315,42 +315,6 @@ static uint64_t growth_target(tide__core *c, uint64_t size) {
     return c->peak_live_window + slack + c->tuning.slack_bytes;
 }
 
-/* Enlarges the heap by an extent that holds at least `size`. */
-static tide_status add_extent(tide__core *c, tide__heap *h, uint64_t size) {
-    uint64_t unit = UINT64_C(1) << TIDE__REGISTRY_SHIFT;
-    uint64_t bytes = h->size_class == 0 ? unit : tide__align_up(2 * c->properties.total_bytes, unit);
-    bytes = tide__max(bytes, tide__align_up(size, unit));
-    uint64_t va;
-    tide__extent *x;
-    tide_status status = c->device->ops->reserve(c->device, c->gpu, bytes, unit, 0, &va);
-    if (status != TIDE_OK) {
-        return status;
-    }
-    status = tide__extent_create(va, bytes, c->properties.granularity, tide__core_window(c, h), &x);
-    if (status == TIDE_OK) {
-        tide__lock_take(&c->core);
-        if (tide__blocks_reserve(&c->blocks, 1)) {
-            tide__block *b = tide__blocks_take(&c->blocks);
-            *b = (tide__block){.va = va, .size = bytes, .heap = h->number, .stream = TIDE__STREAM_NONE};
-            x->core = c;
-            x->heap = h->number;
-            x->first = b;
-            x->next = h->extents;
-            h->extents = x;
-            c->address_bytes += bytes;
-            tide__registry_add(c->registry, x);
-            tide__core_put_hole(c, b);
-            tide__lock_drop(&c->core);
-            return TIDE_OK;
-        }
-        tide__lock_drop(&c->core);
-        tide__extent_destroy(x);
-        status = tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for block records");
-    }
-    c->device->ops->unreserve(c->device, c->gpu, va, bytes);
-    return status;
-}
-
 typedef enum verdict { DO_IT, AGAIN, NO_ROOM, FAILED } verdict;
 
 /* Finds the place; `core` is held. */
@@ -503,7 +467,7 @@ static tide_status back_once(tide__core *c, tide__plan *p, uint64_t at, tide__bl
             status = tide__core_give_back(c, g.give_back, &released);
             g.give_back = NULL;
         } else if (v == NO_ROOM) {
-            status = add_extent(c, p->heap, p->size + TIDE__GIB);
+            status = tide__core_add_extent(c, p->heap, p->size + TIDE__GIB);
         } else if (v == AGAIN && status == TIDE_NOT_READY) {
             status =
                 tide__epochs_stream_wait(&c->epochs, p->stream->number, tide__epochs_open_number(&c->epochs));

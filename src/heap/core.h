@@ -3,12 +3,16 @@
  * core: one device's heaps and everything behind them.
  *
  * Files, as an allocation passes through them:
+ *   alloc.c    the calls
+ *   streams.c  which stream it is
  *   cache.c    a block of this very size that the stream freed: taken whole
- *   core.c     a free block with chunks behind it, split and coalesced
- *   backing.c  the slow path: an address range is chosen and chunks are found
- *              for the part of it that has none
+ *   free.c     a free block with chunks behind it, split and coalesced
+ *   backing.c  the slow path: an address range is chosen (place.c) and chunks
+ *              are found (donors.c) for the part of it that has none
  *   retire.c   old mappings, chunks given back, trim, the steps before out of
  *              memory
+ * and pools.c heaps and their addresses, core.c opening and closing, inspect.c
+ * statistics and the walk that checks the invariants.
  *
  * Locks, in the order in which they may be taken:
  *   1. slow    one slow path at a time; held across driver calls
@@ -158,6 +162,12 @@ void tide__core_validate(tide__core *c);
 
 /* ---- Between the files of this room ---- */
 
+/* Enlarges the heap by an extent that holds at least `size`. Under `slow`. */
+tide_status tide__core_add_extent(tide__core *c, tide__heap *h, uint64_t size);
+/* Unmaps and unreserves all that the heap has. */
+void tide__heap_close(tide__core *c, tide__heap *h);
+void tide__stream_close(tide__stream_cache *s);
+
 /* The stream's cache, made if this is the first time it is seen. */
 tide_status tide__core_stream(tide__core *c, tide_stream handle, tide__stream_cache **out);
 
@@ -200,8 +210,15 @@ void tide__list_push(tide__block **head, tide__block *b);
 void tide__list_remove(tide__block **head, tide__block *b);
 /* May work queued now on this stream use the bytes of this FREE block? */
 bool tide__core_usable(tide__core *c, const tide__block *b, uint16_t stream);
-/* Makes sure that blocks of this stream can be put into the heap's lists. */
-bool tide__core_index_ready(tide__core *c, tide__heap *h, uint16_t stream);
+/* The index of (heap, stream), which makes sure that blocks of the stream can be
+ * put into the heap's lists; NULL where the host has no memory for one. */
+tide__index *tide__core_make_index(tide__heap *h, uint16_t stream);
+static inline tide__index *tide__core_index(tide__heap *h, uint16_t stream) {
+    if (TIDE__LIKELY(stream < h->index_cap && h->index[stream] != NULL)) {
+        return h->index[stream];
+    }
+    return tide__core_make_index(h, stream);
+}
 tide__heap *tide__core_heap(tide__core *c, uint32_t pool, uint64_t size);
 /* No block of the heap is smaller; a power of two from 512 to TIDE__SMALL_BYTES. */
 uint64_t tide__core_window(const tide__core *c, const tide__heap *h);

@@ -33,7 +33,7 @@ static bool chunk_usable(tide__core *c, const tide__chunk *k, const tide__block 
         mixed = mixed || b->stream != first->stream;
     }
     if (!for_all && waited && mixed) { /* it would become the taker's: see tide__donors_take */
-        return tide__core_index_ready(c, c->heaps[heap], stream);
+        return tide__core_index(c->heaps[heap], stream) != NULL;
     }
     return for_all || waited || owned;
 }

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams: found by handle without a lock, known to the epochs from the first
+ * allocation on, and forgotten when they are retired.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "heap/core.h"
+
+static size_t stream_slot(tide_stream handle) {
+    uint64_t h = handle * UINT64_C(0x9e3779b97f4a7c15);
+    return (size_t)(h >> 51); /* 13 bits: TIDE__STREAM_TABLE */
+}
+
+static tide__stream_cache *find_stream(tide__core *c, tide_stream handle) {
+    size_t i = stream_slot(handle);
+    for (size_t step = 0; step < TIDE__STREAM_TABLE; step++, i = (i + 1) % TIDE__STREAM_TABLE) {
+        uint64_t key = atomic_load_explicit(&c->stream_table[i].handle, memory_order_acquire);
+        if (key == handle + 1) {
+            return atomic_load_explicit(&c->stream_table[i].cache, memory_order_relaxed);
+        }
+        if (key == 0) {
+            return NULL;
+        }
+    }
+    return NULL;
+}
+
+static tide_status make_cache(tide_stream handle, tide__stream_cache **out) {
+    tide__stream_cache *s = aligned_alloc(64, tide__align_up(sizeof *s, 64));
+    tide__block **bins = calloc(TIDE__CACHE_BINS, sizeof *bins);
+    if (s == NULL || bins == NULL) {
+        free(s);
+        free(bins);
+        return tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for a stream's cache");
+    }
+    memset(s, 0, sizeof *s);
+    s->handle = handle;
+    s->bins = bins;
+    tide__lock_init(&s->lock);
+    *out = s;
+    return TIDE_OK;
+}
+
+/* A retired stream of which nothing is left: its work is done, no caller has a
+ * block of it, and those freed are idle. The next stream is given its number,
+ * so that streams may come and go without end. */
+static tide__stream_cache *find_spent(tide__core *c) {
+    tide__epochs_poll(&c->epochs); /* a failure leaves more for later: no harm */
+    tide__epoch done = tide__epochs_done(&c->epochs);
+    for (uint16_t i = 0; i < c->epochs.stream_count; i++) {
+        const tide__epoch_stream *e = c->epochs.streams[i];
+        if (!e->retired || e->last > done) {
+            continue;
+        }
+        tide__stream_cache *s = atomic_load(&c->caches[i]);
+        tide__lock_take(&s->lock);
+        bool spent = s->allocs == s->frees && s->last_free <= done;
+        tide__lock_drop(&s->lock);
+        if (spent) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+/* Under `slow`: a slot that never held a handle, or holds one no more. */
+static void enter_stream(tide__core *c, tide_stream handle, tide__stream_cache *s) {
+    size_t i = stream_slot(handle);
+    while (atomic_load(&c->stream_table[i].handle) != 0 &&
+           atomic_load(&c->stream_table[i].handle) != UINT64_MAX) {
+        i = (i + 1) % TIDE__STREAM_TABLE;
+    }
+    atomic_store(&c->stream_table[i].cache, s);
+    atomic_store_explicit(&c->stream_table[i].handle, handle + 1, memory_order_release);
+}
+
+/* Under `slow`, since epochs belong to it. */
+static tide_status add_stream(tide__core *c, tide_stream handle, tide__stream_cache **out) {
+    tide__stream_cache *s = NULL;
+    if (handle >= UINT64_MAX - 1) { /* two values that the table keeps for itself */
+        return tide__fail(TIDE_BAD_HANDLE, "stream %#llx is not a stream", (unsigned long long)handle);
+    }
+    tide_status status;
+    if ((s = find_spent(c)) != NULL) {
+        status = tide__epochs_reuse_stream(&c->epochs, handle, s->number);
+        if (status == TIDE_OK) {
+            s->handle = handle;
+            enter_stream(c, handle, s);
+            *out = s;
+        }
+        return status;
+    }
+    status = make_cache(handle, &s);
+    if (status != TIDE_OK) {
+        return status;
+    }
+    status = tide__epochs_add_stream(&c->epochs, handle, &s->number);
+    if (status != TIDE_OK) {
+        tide__stream_close(s);
+        return status;
+    }
+    atomic_store(&c->caches[s->number], s);
+    atomic_store(&c->cache_count, s->number + 1U);
+    enter_stream(c, handle, s);
+    *out = s;
+    return TIDE_OK;
+}
+
+tide_status tide__core_stream(tide__core *c, tide_stream handle, tide__stream_cache **out) {
+    tide__stream_cache *s = find_stream(c, handle);
+    if (TIDE__LIKELY(s != NULL)) {
+        *out = s;
+        return TIDE_OK;
+    }
+    pthread_mutex_lock(&c->slow);
+    s = find_stream(c, handle);
+    tide_status status = TIDE_OK;
+    if (s != NULL) {
+        *out = s;
+    } else {
+        status = add_stream(c, handle, out);
+    }
+    pthread_mutex_unlock(&c->slow);
+    return status;
+}
+
+void tide__stream_close(tide__stream_cache *s) {
+    free(s->bins);
+    free(s);
+}
+
+/* ---- Streams that go ---- */
+
+/* Under `slow`: no later epoch waits for the stream, and its handle is another's. */
+static void forget_stream(tide__core *c, tide_stream handle, uint16_t number) {
+    c->epochs.streams[number]->retired = true;
+    c->epochs.streams[number]->last = tide__epochs_open_number(&c->epochs) - 1;
+    for (size_t i = 0; i < TIDE__STREAM_TABLE; i++) {
+        if (atomic_load(&c->stream_table[i].handle) == handle + 1) {
+            /* Probes go on past the slot; a stream of the same handle is a new one. */
+            atomic_store(&c->stream_table[i].handle, UINT64_MAX);
+        }
+    }
+}
+
+tide_status tide__core_retire_stream(tide__core *c, tide_stream handle, bool destroy) {
+    tide_status status = TIDE_OK;
+    pthread_mutex_lock(&c->slow);
+    tide__stream_cache *s = NULL;
+    for (uint16_t i = 0; i < c->epochs.stream_count; i++) {
+        if (!c->epochs.streams[i]->retired && c->epochs.streams[i]->handle == handle) {
+            s = atomic_load(&c->caches[i]);
+        }
+    }
+    if (s != NULL) {
+        tide__cache_flush(c, s);
+        status = tide__epochs_cut(&c->epochs); /* its last work is in this epoch */
+    }
+    /* Forgotten only once it is gone: a stream that lives on after a failed
+     * destroy must go on holding epochs back. */
+    if (status == TIDE_OK && destroy) {
+        status = c->device->ops->stream_destroy(c->device, c->gpu, handle);
+    }
+    if (status == TIDE_OK && s != NULL) {
+        forget_stream(c, handle, s->number);
+    }
+    pthread_mutex_unlock(&c->slow);
+    return status;
+}
