@@ -77,19 +77,25 @@ tide_status tide__epochs_reuse_stream(tide__epochs *e, tide_stream handle, uint1
 }
 
 static tide_status take_event(tide__epochs *e, tide__event *out) {
-    if (e->spare_count > 0) {
-        *out = e->spare_events[--e->spare_count];
+    if (e->spare_count > e->cooling_count) {
+        /* The cooling ones are the last: the first of them takes the place of the one taken. */
+        size_t i = e->spare_count - e->cooling_count - 1;
+        *out = e->spare_events[i];
+        e->spare_events[i] = e->spare_events[--e->spare_count];
         return TIDE_OK;
     }
-    return e->device->ops->event_create(e->device, e->gpu, out);
+    /* Room to keep it once it is done, so that giving one back cannot fail. */
+    if (!tide__grow((void **)&e->spare_events, &e->spare_cap, e->event_count + 1, sizeof *e->spare_events)) {
+        return tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for an event");
+    }
+    tide_status status = e->device->ops->event_create(e->device, e->gpu, out);
+    e->event_count += status == TIDE_OK;
+    return status;
 }
 
 static void give_event(tide__epochs *e, tide__event event) {
-    if (!tide__grow((void **)&e->spare_events, &e->spare_cap, e->spare_count + 1, sizeof *e->spare_events)) {
-        e->device->ops->event_destroy(e->device, e->gpu, event);
-        return;
-    }
     e->spare_events[e->spare_count++] = event;
+    e->cooling_count += e->waiters > 0; /* somebody may be waiting for it: recording it anew would prolong that */
 }
 
 static bool ring_reserve(tide__epochs *e) {
@@ -184,25 +190,32 @@ static tide_status close_up_to(tide__epochs *e, tide__epoch epoch) {
     return tide__epochs_cut(e);
 }
 
-tide_status tide__epochs_wait(tide__epochs *e, tide__epoch epoch, uint64_t timeout_ns) {
+/* Waits for one event without the lock. */
+static tide_status wait_event(tide__epochs *e, tide__event event, uint64_t timeout_ns,
+                              pthread_mutex_t *held) {
+    e->waiters++;
+    pthread_mutex_unlock(held);
+    tide_status status = e->device->ops->event_wait(e->device, e->gpu, event, timeout_ns);
+    pthread_mutex_lock(held);
+    if (--e->waiters == 0) {
+        e->cooling_count = 0;
+    }
+    return status;
+}
+
+tide_status tide__epochs_wait(tide__epochs *e, tide__epoch epoch, uint64_t timeout_ns,
+                              pthread_mutex_t *held) {
     tide_status status = close_up_to(e, epoch);
+    uint64_t start = e->device->ops->now_ns(e->device), took = 0;
     bool waited = false;
-    while (status == TIDE_OK && atomic_load(&e->done) < epoch && e->ring_count > 0) {
-        tide__closed_epoch *c = ring_at(e, 0);
-        while (status == TIDE_OK && c->done_count < c->event_count) {
-            tide__event event = c->marks[c->done_count].event;
-            if (e->device->ops->event_query(e->device, e->gpu, event) != TIDE_OK) {
-                uint64_t before = e->device->ops->now_ns(e->device);
-                waited = true;
-                status = e->device->ops->event_wait(e->device, e->gpu, event, timeout_ns);
-                uint64_t took = e->device->ops->now_ns(e->device) - before;
-                timeout_ns = timeout_ns == UINT64_MAX ? timeout_ns : timeout_ns - tide__min(took, timeout_ns);
-            }
-            c->done_count += status == TIDE_OK;
+    while (status == TIDE_OK && (status = tide__epochs_poll(e)) == TIDE_OK && tide__epochs_done(e) < epoch &&
+           e->ring_count > 0) {
+        const tide__closed_epoch *c = ring_at(e, 0); /* its first event that is not done holds all others up */
+        waited = true;
+        if (timeout_ns != UINT64_MAX) {
+            took = e->device->ops->now_ns(e->device) - start;
         }
-        if (status == TIDE_OK) {
-            retire_oldest(e);
-        }
+        status = wait_event(e, c->marks[c->done_count].event, timeout_ns - tide__min(took, timeout_ns), held);
     }
     e->host_waits += waited;
     return status;

@@ -22,6 +22,7 @@
 #ifndef TIDE_EPOCH_H
 #define TIDE_EPOCH_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "device/device.h"
@@ -59,6 +60,9 @@ typedef struct tide__epochs {
     size_t ring_first, ring_count, ring_cap;
     tide__event *spare_events;
     size_t spare_count, spare_cap;
+    size_t event_count;   /* of all that exist */
+    unsigned waiters;     /* hosts that stand still for an event, without the lock */
+    size_t cooling_count; /* the last so many spare events are not used again before they have left */
     uint64_t closed_total, host_waits, stream_waits;
 } tide__epochs;
 
@@ -79,8 +83,11 @@ tide_status tide__epochs_cut(tide__epochs *e);
 /* Asks the events and raises `done`; asks no more than needed. */
 tide_status tide__epochs_poll(tide__epochs *e);
 
-/* The host waits until `epoch` is done (closing it if open), at most timeout_ns. */
-tide_status tide__epochs_wait(tide__epochs *e, tide__epoch epoch, uint64_t timeout_ns);
+/* The host waits until `epoch` is done (closing it if open), at most timeout_ns.
+ * `held` is the caller's lock over *e: dropped while the host stands still and
+ * taken again, so that others go on; what it guards may have changed since. */
+tide_status tide__epochs_wait(tide__epochs *e, tide__epoch epoch, uint64_t timeout_ns,
+                              pthread_mutex_t *held);
 
 /* Stream waits on the device for all epochs up to `epoch` (closing it if open). */
 tide_status tide__epochs_stream_wait(tide__epochs *e, uint16_t stream, tide__epoch epoch);

@@ -15,7 +15,9 @@ static tide_status take_fit(tide__core *c, tide__heap *h, tide__stream_cache *s,
         tide__cache_send_last_locked(c, s); /* joined to its neighbours it may make room */
     }
     tide__index *x = tide__core_index(h, s->number);
-    if (x == NULL || !tide__blocks_reserve(&c->blocks, 2)) {
+    if (TIDE__UNLIKELY(!h->live)) {
+        status = tide__fail(TIDE_BAD_HANDLE, "the pool was released during the call");
+    } else if (x == NULL || !tide__blocks_reserve(&c->blocks, 2)) {
         status = tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for block records");
     } else {
         tide__block *b = tide__core_find_fit(c, h, x, size);

@@ -446,21 +446,43 @@ static verdict make_plan(tide__core *c, tide__plan *p, growth *g, bool exact, ti
     return DO_IT;
 }
 
-static tide_status back_once(tide__core *c, tide__plan *p, uint64_t at, tide__block **out) {
-    growth g = {.target = growth_target(c, p->size)};
+/* What an allocation asks of the slow path. The plan belongs to whoever holds
+ * `slow`, which is dropped while the host waits: it is filled in from this anew. */
+typedef struct request {
+    tide__heap *heap;
+    tide__stream_cache *stream;
+    uint64_t size, at; /* at 0: anywhere */
+} request;
+
+static verdict attempt(tide__core *c, tide__plan *p, const request *r, growth *g, tide_status *status,
+                       tide__block **out) {
+    verdict v = FAILED;
+    p->heap = r->heap;
+    p->stream = r->stream;
+    p->size = r->size;
+    p->at = r->at;
+    tide__lock_take(&c->core);
+    if (!r->heap->live) {
+        *status = tide__fail(TIDE_BAD_HANDLE, "the pool was released during the call");
+    } else {
+        v = make_plan(c, p, g, r->at != 0, status, out);
+        tide__donors_done(c, p);
+    }
+    tide__lock_drop(&c->core);
+    return v;
+}
+
+static tide_status back_once(tide__core *c, tide__plan *p, const request *r, tide__block **out) {
+    growth g = {.target = growth_target(c, r->size)};
     g.most = c->peak_live_window / 1000 * (1000 + c->tuning.most_per_mille) + c->tuning.most_bytes;
     for (;;) {
         tide_status status = TIDE_OK;
-        p->at = at;
-        tide__lock_take(&c->core);
-        verdict v = make_plan(c, p, &g, at != 0, &status, out);
-        tide__donors_done(c, p);
-        tide__lock_drop(&c->core);
+        verdict v = attempt(c, p, r, &g, &status, out);
         if (v == DO_IT) {
             return *out != NULL ? TIDE_OK : execute(c, p, out);
         }
         if (v == FAILED && status == TIDE_NOT_READY) {
-            status = tide__epochs_wait(&c->epochs, p->wait_for, UINT64_MAX);
+            status = tide__epochs_wait(&c->epochs, p->wait_for, UINT64_MAX, &c->slow);
             status = status == TIDE_OK ? tide__core_poll_strictly(c) : status;
         } else if (v == AGAIN && g.give_back != NULL) {
             uint64_t released = 0;
@@ -498,7 +520,7 @@ static bool find_bytes(tide__core *c, uint64_t bytes, tide__epoch until, bool *r
         }
     }
     tide__epoch next = tide__epochs_done(&c->epochs) + 1;
-    if (next > until || tide__epochs_wait(&c->epochs, next, UINT64_MAX) != TIDE_OK) {
+    if (next > until || tide__epochs_wait(&c->epochs, next, UINT64_MAX, &c->slow) != TIDE_OK) {
         return false;
     }
     *released_already = false;
@@ -528,10 +550,8 @@ tide_status tide__core_back(tide__core *c, tide__heap *heap, tide__stream_cache 
     if (status != TIDE_OK) {
         return status;
     }
-    p->heap = heap;
-    p->stream = s;
-    p->size = size;
-    status = back_once(c, p, at, out);
+    const request r = {heap, s, size, at};
+    status = back_once(c, p, &r, out);
     tide__epoch until =
         tide__epochs_open_number(&c->epochs); /* what was freed by now; later frees are others' luck */
     bool released = false;
@@ -545,7 +565,7 @@ tide_status tide__core_back(tide__core *c, tide__heap *heap, tide__stream_cache 
                               reason, (unsigned long long)size, (unsigned long long)tide__core_live_bytes(c),
                               (unsigned long long)atomic_load(&c->chunks.reserved_bytes));
         }
-        status = back_once(c, p, at, out);
+        status = back_once(c, p, &r, out);
     }
     return status;
 }

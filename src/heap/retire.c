@@ -249,7 +249,7 @@ static tide_status trim_waiting(tide__core *c, uint64_t bytes, uint64_t wait_ns,
             break;
         }
         status = tide__epochs_wait(&c->epochs, bytes == UINT64_MAX ? until : next,
-                                   deadline == UINT64_MAX ? UINT64_MAX : deadline - now);
+                                   deadline == UINT64_MAX ? UINT64_MAX : deadline - now, &c->slow);
         if (status == TIDE_OK || status == TIDE_TIMEOUT) { /* what became idle by the deadline counts too */
             status = tide__core_poll_strictly(c);
         }
