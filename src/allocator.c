@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/callbacks.h"
 #include "ledger/ledger.h"
 
 #define POOLS_MAX 4096
@@ -31,6 +32,7 @@ struct tide_allocator {
     tide__core **cores;
     tide__ledger *ledgers;
     tide__registry registry;
+    tide__callbacks on_shortage;
     pthread_mutex_t pool_lock;
     pool_record pools[POOLS_MAX]; /* 0 is the default of each device; others are of one */
     uint32_t pool_count;
@@ -78,6 +80,19 @@ static tide_status read_options(const tide_open_options *options, tide_open_opti
     return pick_cross_stream(&out->cross_stream);
 }
 
+/* A switch that is on unless it says 0. */
+static tide_status read_switch(const char *name, bool *off) {
+    const char *text = getenv(name);
+    if (text == NULL || strcmp(text, "") == 0 || strcmp(text, "1") == 0) {
+        *off = false;
+    } else if (strcmp(text, "0") == 0) {
+        *off = true;
+    } else {
+        return tide__fail(TIDE_INVALID_ARGUMENT, "%s=%s is neither 0 nor 1", name, text);
+    }
+    return TIDE_OK;
+}
+
 static tide_status open_backend(const tide_open_options *o, tide__device **out) {
     const char *name = o->backend != NULL ? o->backend : getenv("PAGETIDE_DEVICE");
     if (name == NULL || strcmp(name, "") == 0 || strcmp(name, "cuda") == 0) {
@@ -95,14 +110,34 @@ static tide_status open_backend(const tide_open_options *o, tide__device **out) 
 
 /* ---- Open and close ---- */
 
+#define OOM_WAIT_NS UINT64_C(60000000000)
+
+static bool shortage(void *owner, int gpu, uint64_t bytes) {
+    tide_allocator *a = owner;
+    return tide__callbacks_run(&a->on_shortage, gpu, bytes) > 0;
+}
+
 static tide_status open_cores(tide_allocator *a, const tide_open_options *o, const tide__tuning *tuning) {
+    bool no_moves, no_unmaps;
+    tide_status read = read_switch("PAGETIDE_MOVES", &no_moves);
+    if (read == TIDE_OK) {
+        read = read_switch("PAGETIDE_UNMAP", &no_unmaps);
+    }
+    if (read != TIDE_OK) {
+        return read;
+    }
     for (int i = 0; i < a->count; i++) {
         tide__core_options c = {.device = a->device,
                                 .gpu = i,
                                 .cross_stream = o->cross_stream,
                                 .limit_bytes = o->limit_bytes,
                                 .registry = &a->registry,
-                                .tuning = tuning};
+                                .tuning = tuning,
+                                .owner = a,
+                                .on_shortage = shortage,
+                                .no_moves = no_moves,
+                                .no_unmaps = no_unmaps,
+                                .oom_wait_ns = o->oom_wait_ns != 0 ? o->oom_wait_ns : OOM_WAIT_NS};
         tide_status status = tide__core_open(&c, &a->cores[i]);
         if (status == TIDE_OK) {
             status = tide__ledger_open(&a->ledgers[i], a->cores[i]);
@@ -127,6 +162,7 @@ static void destroy(tide_allocator *a) {
     free(a->ledgers);
     a->device->ops->close(a->device);
     pthread_mutex_destroy(&a->pool_lock);
+    tide__callbacks_close(&a->on_shortage);
     free(a);
 }
 
@@ -144,6 +180,7 @@ tide_status tide__open_on(tide__device *device, const tide_open_options *options
     pthread_once(&forks_once, watch_forks);
     a->forks = atomic_load_explicit(&forks, memory_order_relaxed);
     pthread_mutex_init(&a->pool_lock, NULL);
+    tide__callbacks_open(&a->on_shortage);
     a->pool_count = 1;
     a->count = device->ops->count(device);
     a->cores = calloc((size_t)a->count, sizeof(tide__core *));
@@ -174,13 +211,27 @@ tide_status tide_open(const tide_open_options *options, tide_allocator **out) {
     return status == TIDE_OK ? tide__open_on(device, &o, NULL, out) : status;
 }
 
+/* A device that is lost takes no call: what it did last is told once. One that is
+ * gone, at the process's end, is no failure of those who free. */
+static tide_status not_healthy(const tide_allocator *a, tide__health health) {
+    if (health == TIDE__HEALTH_GONE) {
+        return tide__fail(TIDE_DEVICE_GONE, "the driver has shut down, as it does when a process ends");
+    }
+    for (int i = 0; i < a->count; i++) {
+        tide__core_tell_trail(a->cores[i]);
+    }
+    return tide__fail(TIDE_DEVICE_LOST,
+                      "the device failed earlier and accepts no calls: the process must end");
+}
+
 /* In a child its locks may be held for ever by threads that are not there, and
  * the driver knows nothing of it. */
 static tide_status check_process(const tide_allocator *a) {
-    if (TIDE__LIKELY(a->forks == atomic_load_explicit(&forks, memory_order_relaxed))) {
-        return TIDE_OK;
+    if (TIDE__UNLIKELY(a->forks != atomic_load_explicit(&forks, memory_order_relaxed))) {
+        return tide__fail(TIDE_FORKED, "the allocator belongs to the parent process: open one here");
     }
-    return tide__fail(TIDE_FORKED, "the allocator belongs to the parent process: open one here");
+    tide__health health = a->device->ops->health(a->device);
+    return TIDE__LIKELY(health == TIDE__HEALTH_OK) ? TIDE_OK : not_healthy(a, health);
 }
 
 tide_status tide_close(tide_allocator *a) {
@@ -188,10 +239,10 @@ tide_status tide_close(tide_allocator *a) {
         return TIDE_OK;
     }
     tide_status status = check_process(a);
-    if (status != TIDE_OK) {
+    if (status == TIDE_FORKED) {
         return status;
     }
-    destroy(a);
+    destroy(a); /* of a device that is lost or gone too: then it touches no driver */
     return TIDE_OK;
 }
 
@@ -245,7 +296,7 @@ static tide_pool pool_handle(uint32_t index, uint32_t generation) {
 /* The index of a pool's heaps on a device. */
 static tide_status check_pool(tide_allocator *a, int device, tide_pool pool, uint32_t *index) {
     if (TIDE__LIKELY(pool == TIDE_POOL_DEFAULT || pool == TIDE_POOL_CURRENT)) {
-        *index = 0;
+        *index = pool == TIDE_POOL_DEFAULT ? 0 : TIDE__POOL_ROUTED;
         return TIDE_OK;
     }
     tide_status status = TIDE_OK;
@@ -316,7 +367,7 @@ tide_status tide_free(tide_allocator *a, void *ptr) {
     }
     tide_status status = check_process(a);
     if (TIDE__UNLIKELY(status != TIDE_OK)) {
-        return status;
+        return status == TIDE_DEVICE_GONE ? TIDE_OK : status;
     }
     tide__extent *x = tide__registry_find(&a->registry, (uintptr_t)ptr);
     return x != NULL ? tide__core_free(x->core, x, (uintptr_t)ptr) : not_allocated(ptr);
@@ -372,7 +423,8 @@ tide_status tide_pool_create(tide_allocator *a, int device, tide_pool *out) {
     }
     pthread_mutex_lock(&a->pool_lock);
     uint32_t index = 1; /* a released pool of the device gives its number and its addresses to the next */
-    while (index < a->pool_count && (a->pools[index].live || a->pools[index].device != device)) {
+    while (index < a->pool_count && (a->pools[index].live || a->pools[index].device != device ||
+                                     !tide__core_pool_is_free(a->cores[device], index))) {
         index++;
     }
     if (index == POOLS_MAX) {
@@ -438,6 +490,43 @@ tide_status tide_trim(tide_allocator *a, int device, const tide_trim_options *op
     }
     return status;
 }
+
+/* ---- Captures ---- */
+
+tide_status tide_capture_begin(tide_allocator *a, int device, tide_stream stream, tide_pool pool) {
+    uint32_t index;
+    tide_status status = check_device(a, device);
+    if (status == TIDE_OK) {
+        status = check_pool(a, device, pool, &index);
+    }
+    if (status == TIDE_OK && (pool == TIDE_POOL_DEFAULT || pool == TIDE_POOL_CURRENT)) {
+        status = tide__fail(TIDE_INVALID_ARGUMENT,
+                            "tide_capture_begin: a graph needs a pool of its own (tide_pool_create)");
+    }
+    return status == TIDE_OK ? tide__core_capture_begin(a->cores[device], stream, index) : status;
+}
+
+tide_status tide_capture_end(tide_allocator *a, int device, tide_stream stream) {
+    tide_status status = check_device(a, device);
+    return status == TIDE_OK ? tide__core_capture_end(a->cores[device], stream) : status;
+}
+
+/* ---- Shortage ---- */
+
+tide_status tide_oom_callback_add(tide_allocator *a, tide_oom_callback callback, void *user, uint64_t *id) {
+    tide_status status = check_device(a, 0);
+    if (status == TIDE_OK) {
+        status = check_given("tide_oom_callback_add", callback != NULL && id != NULL);
+    }
+    return status == TIDE_OK ? tide__callbacks_add(&a->on_shortage, callback, user, id) : status;
+}
+
+tide_status tide_oom_callback_remove(tide_allocator *a, uint64_t id) {
+    tide_status status = check_device(a, 0);
+    return status == TIDE_OK ? tide__callbacks_remove(&a->on_shortage, id) : status;
+}
+
+/* ---- Streams ---- */
 
 tide_status tide_stream_create(tide_allocator *a, int device, tide_stream *out) {
     tide_status status = check_device(a, device);

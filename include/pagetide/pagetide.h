@@ -13,6 +13,17 @@
  * the last parameters and are written only on success. After a failure
  * tide_last_error() describes it for the calling thread. All calls are
  * thread-safe, except that tide_close must be the last call on its allocator.
+ *
+ * After an error that the device does not recover from (an illegal address, say)
+ * every call is TIDE_DEVICE_LOST and touches no driver, and what pagetide last
+ * moved and unmapped is printed to stderr once, with stacks. Once the driver has
+ * shut down, as at the end of a process, tide_free and tide_close are TIDE_OK and
+ * do nothing, and the others are TIDE_DEVICE_GONE.
+ *
+ * To find out whether pagetide is the cause of a fault, these may be set to 0 in
+ * the environment: PAGETIDE_MOVES (no chunk is mapped at a second address),
+ * PAGETIDE_UNMAP (nothing is unmapped or given back before tide_close); and
+ * PAGETIDE_CROSS_STREAM=off keeps each stream's memory to itself.
  */
 #ifndef PAGETIDE_H
 #define PAGETIDE_H
@@ -56,7 +67,9 @@ extern "C" {
     X(FORKED, -15, "the allocator belongs to the parent process")                   \
     X(CORRUPT, -16, "a file's content is not what its format says")                 \
     X(IO, -17, "reading or writing a file failed")                                  \
-    X(INTERNAL, -18, "an invariant of pagetide does not hold")
+    X(INTERNAL, -18, "an invariant of pagetide does not hold")                      \
+    X(CAPTURING, -19, "the stream is being captured into a graph")                  \
+    X(DEVICE_GONE, -20, "the driver has shut down")
 
 typedef enum tide_status {
 #define X(name, value, text) TIDE_##name = value,
@@ -83,7 +96,7 @@ typedef uint64_t tide_stream;
 /* A pool, checked by generation. */
 typedef uint64_t tide_pool;
 #define TIDE_POOL_DEFAULT ((tide_pool)0)
-#define TIDE_POOL_CURRENT (~(tide_pool)0) /* until regions exist: the default */
+#define TIDE_POOL_CURRENT (~(tide_pool)0) /* that of the stream's capture, else the default */
 
 /* Who may take a block that another stream freed before its work is known to
  * be done. The own stream always may. */
@@ -100,6 +113,7 @@ typedef struct tide_open_options {
     int device_count;    /* host and sim: devices to make, 0 is 1; ignored on cuda */
     tide_cross_stream cross_stream;
     uint64_t limit_bytes; /* per device: physical bytes never exceed it; 0 is no limit */
+    uint64_t oom_wait_ns; /* an allocation waits for queued work no longer than this; 0: a minute */
 } tide_open_options;
 
 /* ---- Open and close ---------------------------------------------------- */
@@ -108,7 +122,8 @@ typedef struct tide_open_options {
 TIDE_API tide_status tide_open(const tide_open_options *options, tide_allocator **out);
 
 /* Gives every chunk and address back, live blocks or not; NULL is TIDE_OK.
- * Work queued on the blocks must be done. */
+ * Work queued on the blocks must be done. Where the device is lost or the driver
+ * has shut down it gives back the host's memory alone. */
 TIDE_API tide_status tide_close(tide_allocator *a);
 
 /* ---- Blocks ------------------------------------------------------------ */
@@ -143,8 +158,31 @@ TIDE_API tide_status tide_block_size(tide_allocator *a, const void *ptr, size_t 
  * once. */
 TIDE_API tide_status tide_pool_create(tide_allocator *a, int device, tide_pool *out);
 
-/* Gives the pool back: TIDE_IN_USE while it has live blocks. */
+/* Gives the pool back: TIDE_IN_USE while it has live blocks or a capture allocates from it. */
 TIDE_API tide_status tide_pool_release(tide_allocator *a, tide_pool pool);
+
+/* ---- CUDA graphs ------------------------------------------------------- */
+
+/* A stream is about to be captured into a graph: from here to tide_capture_end
+ * what it allocates with TIDE_POOL_CURRENT comes from `pool`, which is the
+ * graph's from now on. Between this call and the capture's beginning nothing
+ * may be queued on the stream; a stream that joins a capture is announced too,
+ * best before it joins, since otherwise nothing freed is found idle meanwhile.
+ *
+ * While streams are captured no event is recorded or waited for on them, they
+ * are given new chunks or such as are idle for everybody, and blocks with
+ * recorded streams that are freed meanwhile come back after the last capture's
+ * end. A graph replays into the blocks that it allocated, freed or not: its
+ * pool keeps its chunks until tide_pool_release, which comes after the last
+ * replay was launched. Free blocks of the pool serve later captures on the same
+ * stream.
+ *
+ * An allocation that needs chunks on a captured stream that was not announced
+ * is TIDE_CAPTURING. TIDE_IN_USE: the stream is announced already;
+ * TIDE_INVALID_ARGUMENT: the default pool; of tide_capture_end: no capture was
+ * announced. */
+TIDE_API tide_status tide_capture_begin(tide_allocator *a, int device, tide_stream stream, tide_pool pool);
+TIDE_API tide_status tide_capture_end(tide_allocator *a, int device, tide_stream stream);
 
 /* ---- Trim -------------------------------------------------------------- */
 
@@ -159,12 +197,33 @@ typedef struct tide_trim_result {
     uint64_t released_bytes; /* given back to the driver by this call */
     uint64_t pinned_bytes;   /* free bytes that stay: a live block shares their chunk */
     uint64_t pending_bytes;  /* free bytes that stay: work queued before their free is not known to be done */
+    uint64_t graph_bytes;    /* free bytes that stay: of CUDA graphs' pools, which replay into them */
 } tide_trim_result;
 
 /* Gives cached chunks back to the driver. options may be NULL: all that is free,
  * without waiting. result may be NULL. */
 TIDE_API tide_status tide_trim(tide_allocator *a, int device, const tide_trim_options *options,
                                tide_trim_result *result);
+
+/* ---- When memory is short ---------------------------------------------- */
+
+/* Where the device or the limit refuses bytes, an allocation in turn gives idle
+ * chunks back, calls the callbacks, waits for the work that freed bytes still
+ * wait for (never for other work), waits for the whole device, and fails only
+ * then; after each step it looks at the free blocks again. The waits together
+ * take at most oom_wait_ns.
+ *
+ * A callback runs on the allocating thread, once an allocation, without locks:
+ * it may free, trim and allocate, but not close. It returns the bytes it freed,
+ * 0 for none; `bytes` is what is still missing. What it allocates calls no
+ * callbacks. */
+typedef uint64_t (*tide_oom_callback)(void *user, int device, uint64_t bytes);
+
+/* *id names the callback for its removal. */
+TIDE_API tide_status tide_oom_callback_add(tide_allocator *a, tide_oom_callback callback, void *user,
+                                           uint64_t *id);
+/* When this returns no other thread is inside the callback, and none will be. */
+TIDE_API tide_status tide_oom_callback_remove(tide_allocator *a, uint64_t id);
 
 /* ---- Streams ----------------------------------------------------------- */
 

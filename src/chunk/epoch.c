@@ -95,7 +95,8 @@ static tide_status take_event(tide__epochs *e, tide__event *out) {
 
 static void give_event(tide__epochs *e, tide__event event) {
     e->spare_events[e->spare_count++] = event;
-    e->cooling_count += e->waiters > 0; /* somebody may be waiting for it: recording it anew would prolong that */
+    e->cooling_count +=
+        e->waiters > 0; /* somebody may be waiting for it: recording it anew would prolong that */
 }
 
 static bool ring_reserve(tide__epochs *e) {
@@ -123,6 +124,17 @@ static void give_events(tide__epochs *e, const tide__closed_epoch *c) {
     }
 }
 
+/* The driver's legacy stream, which cannot be captured. */
+static bool is_legacy(const tide__epoch_stream *s) { return s->handle == 0; }
+
+/* Has the stream, which takes no event now, queued nothing that is not in a closed epoch? */
+static bool passes_over(const tide__epochs *e, const tide__epoch_stream *s) {
+    if (s->captured) {
+        return s->covered;
+    }
+    return is_legacy(s) && e->captures > 0 && s->recorded >= e->capture_from;
+}
+
 tide_status tide__epochs_cut(tide__epochs *e) {
     tide__closed_epoch *c = ring_reserve(e) ? ring_at(e, e->ring_count) : NULL;
     if (c == NULL || !tide__grow((void **)&c->marks, &c->mark_cap, e->stream_count, sizeof *c->marks)) {
@@ -142,14 +154,41 @@ tide_status tide__epochs_cut(tide__epochs *e) {
             c->marks[c->event_count++].stream = i;
             status = e->device->ops->event_record(e->device, e->gpu, event, e->streams[i]->handle);
         }
+        if (status == TIDE_CAPTURING && passes_over(e, e->streams[i])) {
+            give_event(e, c->marks[--c->event_count].event);
+            status = TIDE_OK;
+        }
         if (status != TIDE_OK) { /* not in the ring, so never done by itself: the next cut covers it */
             give_events(e, c);
             return status;
         }
     }
+    for (size_t k = 0; k < c->event_count; k++) {
+        e->streams[c->marks[k].stream]->recorded = c->number;
+    }
     e->ring_count++;
     e->closed_total++;
     return TIDE_OK;
+}
+
+tide_status tide__epochs_capture(tide__epochs *e, uint16_t stream) {
+    tide__epoch_stream *s = e->streams[stream];
+    tide_status status = tide__epochs_cut(e);
+    if (status != TIDE_OK && status != TIDE_CAPTURING) {
+        return status;
+    }
+    s->captured = true;
+    s->covered = status == TIDE_OK;
+    if (e->captures++ == 0) {
+        e->capture_from = tide__epochs_open_number(e) - 1;
+    }
+    return TIDE_OK;
+}
+
+void tide__epochs_capture_end(tide__epochs *e, uint16_t stream) {
+    TIDE__CHECK(e->captures > 0 && e->streams[stream]->captured);
+    e->streams[stream]->captured = e->streams[stream]->covered = false;
+    e->captures--;
 }
 
 static void retire_oldest(tide__epochs *e) {
@@ -210,7 +249,8 @@ tide_status tide__epochs_wait(tide__epochs *e, tide__epoch epoch, uint64_t timeo
     bool waited = false;
     while (status == TIDE_OK && (status = tide__epochs_poll(e)) == TIDE_OK && tide__epochs_done(e) < epoch &&
            e->ring_count > 0) {
-        const tide__closed_epoch *c = ring_at(e, 0); /* its first event that is not done holds all others up */
+        const tide__closed_epoch *c =
+            ring_at(e, 0); /* its first event that is not done holds all others up */
         waited = true;
         if (timeout_ns != UINT64_MAX) {
             took = e->device->ops->now_ns(e->device) - start;

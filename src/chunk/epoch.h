@@ -16,6 +16,13 @@
  * recorded. A free that still read the old number therefore came before them,
  * and so did the work its caller had queued.
  *
+ * Captures: no event is recorded on a stream that is being captured into a
+ * graph. One whose capture was announced in time had an event in the epoch that
+ * the announcement closed, and queues no work since: later epochs pass it over,
+ * and the legacy stream too while it is refused for the capture's sake. A
+ * capture that nobody announced may hide work queued before it, so no epoch is
+ * closed until it has ended.
+ *
  * Threads: `open` and `done` may be read by anyone; everything else is under
  * the caller's slow lock.
  */
@@ -36,8 +43,11 @@ typedef struct tide__epoch_stream {
     tide_stream handle;
     uint64_t driver_id;
     bool retired;
-    tide__epoch last;   /* retired: of its last work */
-    tide__epoch waited; /* the stream was made to wait, on the device, for all epochs up to this */
+    bool captured;        /* announced, by tide__epochs_capture */
+    bool covered;         /* captured: what it had queued is in an epoch that is closed */
+    tide__epoch recorded; /* the last that has an event of it */
+    tide__epoch last;     /* retired: of its last work */
+    tide__epoch waited;   /* the stream was made to wait, on the device, for all epochs up to this */
 } tide__epoch_stream;
 
 typedef struct tide__closed_epoch {
@@ -64,6 +74,8 @@ typedef struct tide__epochs {
     unsigned waiters;     /* hosts that stand still for an event, without the lock */
     size_t cooling_count; /* the last so many spare events are not used again before they have left */
     uint64_t closed_total, host_waits, stream_waits;
+    unsigned captures;        /* streams captured */
+    tide__epoch capture_from; /* while there are any: closed when the first was announced */
 } tide__epochs;
 
 tide_status tide__epochs_open(tide__epochs *e, tide__device *device, int gpu);
@@ -77,8 +89,14 @@ tide_status tide__epochs_add_stream(tide__epochs *e, tide_stream handle, uint16_
 tide_status tide__epochs_reuse_stream(tide__epochs *e, tide_stream handle, uint16_t index);
 
 /* Closes the open epoch. On failure it stays as closed as it is: the epoch is
- * merged into the next one, never taken for done. */
+ * merged into the next one, never taken for done. TIDE_CAPTURING: not before a
+ * capture that nobody announced has ended. */
 tide_status tide__epochs_cut(tide__epochs *e);
+
+/* The stream's capture begins or has ended. At its beginning an epoch is closed;
+ * where the stream is captured already nothing is until it ends. */
+tide_status tide__epochs_capture(tide__epochs *e, uint16_t stream);
+void tide__epochs_capture_end(tide__epochs *e, uint16_t stream);
 
 /* Asks the events and raises `done`; asks no more than needed. */
 tide_status tide__epochs_poll(tide__epochs *e);
@@ -86,8 +104,7 @@ tide_status tide__epochs_poll(tide__epochs *e);
 /* The host waits until `epoch` is done (closing it if open), at most timeout_ns.
  * `held` is the caller's lock over *e: dropped while the host stands still and
  * taken again, so that others go on; what it guards may have changed since. */
-tide_status tide__epochs_wait(tide__epochs *e, tide__epoch epoch, uint64_t timeout_ns,
-                              pthread_mutex_t *held);
+tide_status tide__epochs_wait(tide__epochs *e, tide__epoch epoch, uint64_t timeout_ns, pthread_mutex_t *held);
 
 /* Stream waits on the device for all epochs up to `epoch` (closing it if open). */
 tide_status tide__epochs_stream_wait(tide__epochs *e, uint16_t stream, tide__epoch epoch);

@@ -18,6 +18,12 @@
  *    mapping is left.
  *  - Stream 0 cannot be destroyed, and event 0 is TIDE_BAD_HANDLE. An event
  *    outlives its stream. raw_free waits for the device.
+ *  - While a stream is captured into a graph no event is recorded on it and it is
+ *    not made to wait: event_record and stream_wait_event say TIDE_CAPTURING
+ *    before they touch it. event_query and event_wait touch no stream, and all
+ *    calls on memory work as ever.
+ *  - Once the device is lost or gone (health) every call but close, count,
+ *    properties and counters says so and touches no driver.
  *  - Calls are counted also when they fail.
  *  - Any thread may call; the tables' functions do their own locking.
  */
@@ -32,26 +38,29 @@ typedef uint64_t tide__event; /* 0 is no event */
 
 /* The calls that are counted, charged by sim and failed by fault. Order is
  * part of no interface; names are what messages and `fault` specs use. */
-#define TIDE__CALL_LIST(X)              \
-    X(MEM_INFO, "mem_info")             \
-    X(RESERVE, "reserve")               \
-    X(UNRESERVE, "unreserve")           \
-    X(CHUNK_CREATE, "chunk_create")     \
-    X(CHUNK_RELEASE, "chunk_release")   \
-    X(MAP, "map")                       \
-    X(SET_ACCESS, "set_access")         \
-    X(UNMAP, "unmap")                   \
-    X(RAW_ALLOC, "raw_alloc")           \
-    X(RAW_FREE, "raw_free")             \
-    X(STREAM_ID, "stream_id")           \
-    X(STREAM_CREATE, "stream_create")   \
-    X(STREAM_DESTROY, "stream_destroy") \
-    X(EVENT_CREATE, "event_create")     \
-    X(EVENT_DESTROY, "event_destroy")   \
-    X(EVENT_RECORD, "event_record")     \
-    X(EVENT_QUERY, "event_query")       \
-    X(EVENT_WAIT, "event_wait")         \
-    X(STREAM_WAIT, "stream_wait_event")
+#define TIDE__CALL_LIST(X)                  \
+    X(MEM_INFO, "mem_info")                 \
+    X(RESERVE, "reserve")                   \
+    X(UNRESERVE, "unreserve")               \
+    X(CHUNK_CREATE, "chunk_create")         \
+    X(CHUNK_RELEASE, "chunk_release")       \
+    X(MAP, "map")                           \
+    X(SET_ACCESS, "set_access")             \
+    X(UNMAP, "unmap")                       \
+    X(RAW_ALLOC, "raw_alloc")               \
+    X(RAW_FREE, "raw_free")                 \
+    X(STREAM_ID, "stream_id")               \
+    X(STREAM_CREATE, "stream_create")       \
+    X(STREAM_DESTROY, "stream_destroy")     \
+    X(EVENT_CREATE, "event_create")         \
+    X(EVENT_DESTROY, "event_destroy")       \
+    X(EVENT_RECORD, "event_record")         \
+    X(EVENT_QUERY, "event_query")           \
+    X(EVENT_WAIT, "event_wait")             \
+    X(STREAM_WAIT, "stream_wait_event")     \
+    X(STREAM_CAPTURING, "stream_capturing") \
+    X(PEER_ENABLE, "peer_enable")           \
+    X(DEVICE_WAIT, "device_wait")
 
 typedef enum tide__call {
 #define X(id, name) TIDE__CALL_##id,
@@ -66,7 +75,19 @@ typedef struct tide__device_properties {
     uint64_t total_bytes;
     uint64_t granularity;   /* of chunks and their addresses; a power of two, 2 MiB on today's GPUs */
     uint64_t address_bytes; /* what a process may reserve in all */
+    char name[96];
+    bool exportable; /* chunks can be exported as file descriptors */
+    bool fabric;     /* ... and as fabric handles */
+    bool rdma;       /* chunks are made for GPUDirect RDMA */
+    int numa_node;   /* of the host, nearest to the device; -1: not known */
+    int compute_major, compute_minor;
 } tide__device_properties;
+
+typedef enum tide__health {
+    TIDE__HEALTH_OK,
+    TIDE__HEALTH_LOST, /* an error that sticks: TIDE_DEVICE_LOST from here on */
+    TIDE__HEALTH_GONE, /* the driver has shut down, as at the process's end: TIDE_DEVICE_GONE */
+} tide__health;
 
 typedef struct tide__device_counters {
     uint64_t calls[TIDE__CALL_COUNT];
@@ -116,6 +137,20 @@ typedef struct tide__device_ops {
     /* What is queued on the stream from now on runs after the event; the host does not wait. */
     tide_status (*stream_wait_event)(tide__device *d, int gpu, tide_stream stream, tide__event event);
 
+    /* Would work queued on it now go into a graph? (Of stream 0: or be refused, since a
+     * stream is captured that synchronises with it.) */
+    tide_status (*stream_capturing)(tide__device *d, int gpu, tide_stream stream, bool *out);
+
+    /* From here on set_access on the GPU's ranges serves the GPU `peer` too; what was set
+     * before is to be set again. TIDE_UNSUPPORTED where the two cannot reach each other;
+     * twice, or itself, is TIDE_OK. */
+    tide_status (*peer_enable)(tide__device *d, int gpu, int peer);
+    /* The host waits for all that is queued on the GPU; TIDE_TIMEOUT after timeout_ns,
+     * TIDE_CAPTURING while a stream of it is captured. */
+    tide_status (*device_wait)(tide__device *d, int gpu, uint64_t timeout_ns);
+    /* Not counted: callers ask at every turn. */
+    tide__health (*health)(tide__device *d);
+
     uint64_t (*now_ns)(tide__device *d);
     /* May be asked at any time. */
     void (*counters)(tide__device *d, int gpu, tide__device_counters *out);
@@ -151,6 +186,8 @@ tide_status tide__sim_open(const tide__sim_options *options, tide__device **out)
 /* Sets the host's clock, as a trace tells it. Waits of the host move it on:
  * the clock is the trace's time plus all time waited. Never goes back. */
 void tide__sim_set_trace_time(tide__device *d, uint64_t ns);
+/* The stream, which must exist, is captured from here on, or no more. */
+void tide__sim_set_capturing(tide__device *d, int gpu, tide_stream stream, bool capturing);
 
 /* host: chunks are memfd pages, streams are threads. See host.h for queueing work. */
 typedef struct tide__host_options {

@@ -9,6 +9,7 @@
  */
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,7 @@ typedef struct fault {
     pthread_mutex_t lock;
     uint64_t calls[TIDE__CALL_COUNT + 1]; /* the last: all */
     uint64_t injected;
+    _Atomic(int) health; /* a tide__health: lost or gone once such a failure was injected */
     rule rules[TIDE__FAULT_MAX_RULES];
     size_t rule_count;
 } fault;
@@ -67,7 +69,14 @@ static tide_status strike(fault *f, tide__call call) {
     if (status != TIDE_OK) {
         f->injected++;
     }
+    if (status == TIDE_DEVICE_LOST || status == TIDE_DEVICE_GONE) {
+        atomic_store(&f->health, status == TIDE_DEVICE_LOST ? TIDE__HEALTH_LOST : TIDE__HEALTH_GONE);
+    }
+    int health = atomic_load(&f->health);
     pthread_mutex_unlock(&f->lock);
+    if (health != TIDE__HEALTH_OK) {
+        status = health == TIDE__HEALTH_LOST ? TIDE_DEVICE_LOST : TIDE_DEVICE_GONE;
+    }
     if (status == TIDE_OK || status == TIDE_NOT_READY) { /* the latter never has a message */
         return status;
     }
@@ -271,6 +280,18 @@ FAULT_CALL(event_wait, TIDE__CALL_EVENT_WAIT,
 FAULT_CALL(stream_wait_event, TIDE__CALL_STREAM_WAIT,
            (tide__device * d, int gpu, tide_stream stream, tide__event event), gpu, stream, event)
 
+FAULT_CALL(stream_capturing, TIDE__CALL_STREAM_CAPTURING,
+           (tide__device * d, int gpu, tide_stream stream, bool *out), gpu, stream, out)
+FAULT_CALL(peer_enable, TIDE__CALL_PEER_ENABLE, (tide__device * d, int gpu, int peer), gpu, peer)
+FAULT_CALL(device_wait, TIDE__CALL_DEVICE_WAIT, (tide__device * d, int gpu, uint64_t timeout_ns), gpu,
+           timeout_ns)
+
+static tide__health fault_health(tide__device *d) {
+    fault *f = fault_of(d);
+    tide__health health = (tide__health)atomic_load_explicit(&f->health, memory_order_relaxed);
+    return health != TIDE__HEALTH_OK ? health : f->inner->ops->health(f->inner);
+}
+
 static int fault_count(tide__device *d) {
     fault *f = fault_of(d);
     return f->inner->ops->count(f->inner);
@@ -324,6 +345,10 @@ static const tide__device_ops fault_ops = {
     .event_query = fault_event_query,
     .event_wait = fault_event_wait,
     .stream_wait_event = fault_stream_wait_event,
+    .stream_capturing = fault_stream_capturing,
+    .peer_enable = fault_peer_enable,
+    .device_wait = fault_device_wait,
+    .health = fault_health,
     .now_ns = fault_now_ns,
     .counters = fault_counters,
 };

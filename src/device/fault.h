@@ -4,6 +4,9 @@
  * can give happens in a test. A failing call does not reach the wrapped device:
  * nothing has changed, as the contract says. Frees can fail like anything else.
  *
+ * TIDE_DEVICE_LOST and TIDE_DEVICE_GONE stay, as on a real driver: every later
+ * call fails with them, whatever it is, and health says so.
+ *
  * The usual loop: for k = 1, 2, ...: arm the k-th call, run, look that nothing
  * is lost, disarm; until a run passes with nothing injected.
  */

@@ -212,6 +212,23 @@ static tide_status host_stream_wait_event(tide__device *d, int gpu, tide_stream 
     HOST_CALL(TIDE__CALL_STREAM_WAIT, tide__host_stream_wait(g, stream, event));
 }
 
+static tide_status host_stream_capturing(tide__device *d, int gpu, tide_stream stream, bool *out) {
+    HOST_CALL(TIDE__CALL_STREAM_CAPTURING, tide__host_stream_capturing(g, stream, out));
+}
+
+static tide_status host_peer_enable(tide__device *d, int gpu, int peer) {
+    HOST_CALL(TIDE__CALL_PEER_ENABLE, tide__host_peer_enable(g, peer));
+}
+
+static tide_status host_device_wait(tide__device *d, int gpu, uint64_t timeout_ns) {
+    HOST_CALL(TIDE__CALL_DEVICE_WAIT, tide__host_wait_all(g, timeout_ns));
+}
+
+static tide__health host_health(tide__device *d) {
+    (void)d;
+    return TIDE__HEALTH_OK;
+}
+
 static uint64_t host_now_ns(tide__device *d) { return tide__monotonic_ns(); }
 
 static void host_counters(tide__device *d, int gpu, tide__device_counters *out) {
@@ -321,6 +338,10 @@ static const tide__device_ops host_ops = {
     .event_query = host_event_query,
     .event_wait = host_event_wait,
     .stream_wait_event = host_stream_wait_event,
+    .stream_capturing = host_stream_capturing,
+    .peer_enable = host_peer_enable,
+    .device_wait = host_device_wait,
+    .health = host_health,
     .now_ns = host_now_ns,
     .counters = host_counters,
 };
@@ -349,7 +370,12 @@ tide_status tide__host_open(const tide__host_options *options, tide__device **ou
         return tide__fail(TIDE_NO_HOST_MEMORY, "host: no memory for %d devices", count);
     }
     h->base.ops = &host_ops;
-    h->properties = (tide__device_properties){capacity, granularity, HOST_ADDRESS_BYTES};
+    h->properties = (tide__device_properties){.total_bytes = capacity,
+                                              .granularity = granularity,
+                                              .address_bytes = HOST_ADDRESS_BYTES,
+                                              .name = "host",
+                                              .exportable = true,
+                                              .numa_node = -1};
     pthread_mutex_init(&h->handler_lock, NULL);
     while (h->gpu_count < count) {
         tide_status status = gpu_open(h, h->gpu_count);

@@ -84,6 +84,22 @@ typedef struct tide__host_range {
     uint64_t va, size;
 } tide__host_range;
 
+/* ---- Graphs ---- */
+
+/* What is queued on the stream from here on is not run but kept, with its
+ * addresses, until capture_end; a launch queues it all, in order, on a stream,
+ * and what stands behind the addresses then is what it touches. TIDE_IN_USE:
+ * the stream is captured already; TIDE_BAD_HANDLE: it is not. */
+typedef struct tide__host_graph tide__host_graph;
+tide_status tide__host_capture_begin(tide__device *d, int gpu, tide_stream stream);
+tide_status tide__host_capture_end(tide__device *d, int gpu, tide_stream stream, tide__host_graph **out);
+tide_status tide__host_graph_launch(tide__device *d, int gpu, tide_stream stream,
+                                    const tide__host_graph *graph);
+void tide__host_graph_destroy(tide__host_graph *graph);
+
+/* May GPU `peer` use all of [va, va + size)? */
+bool tide__host_peer_reaches(tide__device *d, int gpu, int peer, uint64_t va, uint64_t size);
+
 /* ---- Queueing work: returns at once; a thread runs it in the stream's order ---- */
 
 tide_status tide__host_fill(tide__device *d, int gpu, tide_stream stream, uint64_t va, uint8_t value,

@@ -104,6 +104,7 @@ typedef struct tide__host_mapping {
     uint64_t id; /* never used again */
     tide__host_chunk *chunk;
     bool accessible;
+    uint64_t peers;           /* GPUs, a bit each, that set_access gave it to besides its own */
     tide__host_access *users; /* the operations through this mapping that no later one follows */
     size_t user_count, user_capacity;
 } tide__host_mapping;
@@ -177,6 +178,7 @@ typedef struct tide__host_stream {
     pthread_cond_t work;
     tide__host_op *head, *tail;
     const tide__host_op *touching; /* its bytes are being touched right now */
+    tide__host_graph *graph;       /* it is captured into this */
 } tide__host_stream;
 
 /* A place in the clocks. Outlives its stream: a later stream goes on counting
@@ -208,6 +210,8 @@ struct tide__host_gpu {
     tide__map cells;             /* memfd offset / CELL_BYTES -> tide__host_cell * */
 
     uint64_t random, lateness_ns;
+    uint64_t peers;    /* as in a mapping, of those set from now on */
+    unsigned captures; /* streams that are captured */
     tide__host_result result;
     tide__device_counters counters;
 };
@@ -246,6 +250,7 @@ tide_status tide__host_reserve(tide__host_gpu *g, uint64_t size, uint64_t align,
 tide_status tide__host_unreserve(tide__host_gpu *g, uint64_t va, uint64_t size);
 tide_status tide__host_map(tide__host_gpu *g, uint64_t va, uint64_t size, tide__chunk_handle chunk);
 tide_status tide__host_set_access(tide__host_gpu *g, uint64_t va, uint64_t size);
+tide_status tide__host_peer_enable(tide__host_gpu *g, int peer);
 tide_status tide__host_unmap(tide__host_gpu *g, uint64_t va, uint64_t size);
 tide_status tide__host_raw_alloc(tide__host_gpu *g, uint64_t size, uint64_t *va);
 tide_status tide__host_raw_free(tide__host_gpu *g, uint64_t va);
@@ -269,6 +274,8 @@ tide_status tide__host_stream_wait(tide__host_gpu *g, tide_stream stream, tide__
 bool tide__host_wait_done(tide__host_gpu *g, size_t slot, uint64_t sequence, uint64_t deadline_ns);
 tide_status tide__host_wait_stream(tide__host_gpu *g, size_t slot);
 tide_status tide__host_wait_device(tide__host_gpu *g);
+/* The same, for at most timeout_ns and while nothing is captured. */
+tide_status tide__host_wait_all(tide__host_gpu *g, uint64_t timeout_ns);
 /* Waits on progress until the deadline at most. */
 void tide__host_wait_progress(tide__host_gpu *g, uint64_t deadline_ns);
 
@@ -279,6 +286,14 @@ tide__host_op *tide__host_op_new(tide__host_op_kind kind, size_t range_count);
 tide_status tide__host_enqueue(tide__host_gpu *g, tide_stream stream, tide__host_op *op);
 void tide__host_run(tide__host_gpu *g, tide__host_stream *s, tide__host_op *op);
 const char *tide__host_op_name(tide__host_op_kind kind);
+
+/* host_graph.c, with the lock held. */
+tide_status tide__host_stream_capturing(tide__host_gpu *g, tide_stream stream, bool *out);
+/* TIDE_CAPTURING, said, where the stream is captured. */
+tide_status tide__host_check_not_captured(const tide__host_gpu *g, const tide__host_stream *s);
+/* The operation goes into the graph that its stream is captured into. */
+void tide__host_graph_add(tide__host_graph *graph, tide__host_op *op);
+void tide__host_graph_free(tide__host_graph *graph);
 
 /* host_clocks.c, with the lock held. */
 /* The operation, ordered by its stream's clock, touches one range: enters it in

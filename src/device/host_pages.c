@@ -332,7 +332,8 @@ tide_status tide__host_map(tide__host_gpu *g, uint64_t va, uint64_t size, tide__
     return map(p, r, va, chunk);
 }
 
-static tide_status set_access(tide__host_pages *p, uint64_t va, uint64_t size) {
+static tide_status set_access(tide__host_gpu *g, uint64_t va, uint64_t size) {
+    tide__host_pages *p = &g->pages;
     size_t first, count;
     if (!whole_mappings(p, va, size, &first, &count)) {
         return tide__fail(TIDE_INVALID_ARGUMENT,
@@ -351,13 +352,36 @@ static tide_status set_access(tide__host_pages *p, uint64_t va, uint64_t size) {
     }
     for (size_t i = first; i < first + count; i++) {
         p->mappings[i]->accessible = true;
+        p->mappings[i]->peers = g->peers;
     }
     return TIDE_OK;
 }
 
 tide_status tide__host_set_access(tide__host_gpu *g, uint64_t va, uint64_t size) {
     tide_status status = tide__host_check_range(&g->pages, "set_access", va, size);
-    return status == TIDE_OK ? set_access(&g->pages, va, size) : status;
+    return status == TIDE_OK ? set_access(g, va, size) : status;
+}
+
+tide_status tide__host_peer_enable(tide__host_gpu *g, int peer) {
+    if (peer < 0 || peer >= g->host->gpu_count) {
+        return tide__fail(TIDE_INVALID_ARGUMENT, "host peer_enable: there is no GPU %d", peer);
+    }
+    g->peers |= UINT64_C(1) << peer; /* at most 64: see tide__host_open */
+    return TIDE_OK;
+}
+
+bool tide__host_peer_reaches(tide__device *d, int gpu, int peer, uint64_t va, uint64_t size) {
+    tide__host_gpu *g = tide__host_enter(d, gpu);
+    size_t first, count;
+    if (!g) {
+        return false;
+    }
+    bool reaches = tide__host_resolve(&g->pages, va, size, &first, &count);
+    for (size_t i = first; reaches && i < first + count; i++) {
+        reaches = peer == gpu || (g->pages.mappings[i]->peers >> peer & 1);
+    }
+    tide__host_leave(g);
+    return reaches;
 }
 
 /* A thread is in the middle of these bytes: possible only after a violation
@@ -461,7 +485,7 @@ tide_status tide__host_raw_alloc(tide__host_gpu *g, uint64_t size, uint64_t *va)
     if (status == TIDE_OK) {
         status = map(p, reservation_around(p, at, size), at, tide__host_table_get(&p->chunks, handle));
         if (status == TIDE_OK) {
-            status = set_access(p, at, size);
+            status = set_access(g, at, size);
         }
         if (status != TIDE_OK) {
             (void)unmap_and_unreserve(p, at, size); /* if even that fails, close does it */

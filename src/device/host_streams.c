@@ -81,6 +81,28 @@ tide_status tide__host_wait_stream(tide__host_gpu *g, size_t slot) {
 }
 
 /* Lanes that appear meanwhile carry later work only. */
+tide_status tide__host_wait_all(tide__host_gpu *g, uint64_t timeout_ns) {
+    uint64_t start = tide__monotonic_ns();
+    uint64_t deadline = timeout_ns > UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
+    tide_status status = TIDE_OK;
+    if (g->captures > 0) {
+        return tide__fail(TIDE_CAPTURING, "host device_wait: a stream of GPU %d is being captured", g->index);
+    }
+    size_t count = g->lane_count;
+    for (size_t i = 0; i < count && status == TIDE_OK; i++) {
+        const tide__host_lane *lane = &g->lanes[i];
+        if (lane->stream) {
+            status = wait_and_learn(g, i, lane->queued, &lane->stream->clock, deadline);
+        }
+    }
+    g->counters.host_wait_ns += tide__monotonic_ns() - start;
+    if (status == TIDE_TIMEOUT) {
+        return tide__fail(TIDE_TIMEOUT, "host device_wait: GPU %d is not idle after %" PRIu64 " ns", g->index,
+                          timeout_ns);
+    }
+    return status;
+}
+
 tide_status tide__host_wait_device(tide__host_gpu *g) {
     size_t count = g->lane_count;
     for (size_t i = 0; i < count; i++) {
@@ -222,6 +244,8 @@ static void stream_end(tide__host_gpu *g, tide__host_stream *s) {
         pthread_mutex_lock(&g->lock);
     }
     TIDE__CHECK(!s->head && g->lanes[s->slot].done == g->lanes[s->slot].queued);
+    g->captures -= s->graph != NULL;
+    tide__host_graph_free(s->graph);
     tide__host_clock_join(&g->host_clock, &s->clock);
     g->lanes[s->slot].stream = NULL;
     pthread_cond_destroy(&s->work);
@@ -296,6 +320,10 @@ tide_status tide__host_event_record(tide__host_gpu *g, tide__event event, tide_s
     if (!e) {
         return TIDE_BAD_HANDLE;
     }
+    tide_status free_to = tide__host_check_not_captured(g, s);
+    if (free_to != TIDE_OK) {
+        return free_to;
+    }
     if (g->lateness_ns) {
         tide__host_op *op = tide__host_op_new(TIDE__HOST_OP_RECORD, 0);
         tide_status status = tide__host_enqueue(g, stream, op); /* no ranges: keeps the lock */
@@ -346,6 +374,10 @@ tide_status tide__host_stream_wait(tide__host_gpu *g, tide_stream stream, tide__
     tide__host_event *e = s ? event_find(g, event) : NULL;
     if (!e) {
         return TIDE_BAD_HANDLE;
+    }
+    tide_status free_to = tide__host_check_not_captured(g, s);
+    if (free_to != TIDE_OK) {
+        return free_to;
     }
     if (g->lanes[e->slot].done < e->sequence && e->slot != s->slot) {
         tide__host_op *op = tide__host_op_new(TIDE__HOST_OP_WAIT, 0);

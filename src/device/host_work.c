@@ -138,6 +138,10 @@ tide_status tide__host_enqueue(tide__host_gpu *g, tide_stream stream, tide__host
         free(op);
         return TIDE_BAD_HANDLE;
     }
+    if (s->graph) { /* its addresses matter when it is launched */
+        tide__host_graph_add(s->graph, op);
+        return TIDE_OK;
+    }
     if (!ranges_mapped(g, s, op, &violation)) {
         free(op);
         tide__host_report(g, &violation);

@@ -53,6 +53,7 @@ typedef struct sim_event {
 typedef struct sim_stream {
     uint64_t ready_ns; /* nothing queued from now on is done before this */
     uint64_t id;
+    bool capturing;
 } sim_stream;
 
 /* Reserved addresses, and the chunk behind each granule of them: index + 1, with
@@ -79,6 +80,7 @@ typedef struct sim_gpu {
     tide__map streams; /* handle -> index in stream_list */
     sim_stream *stream_list;
     size_t stream_count, stream_cap;
+    unsigned captures; /* streams */
     tide__device_counters counters;
 } sim_gpu;
 
@@ -132,6 +134,10 @@ static tide_status bad_stream(tide_stream stream) {
     return tide__fail(TIDE_BAD_HANDLE, "sim: stream %llu does not exist", (unsigned long long)stream);
 }
 
+static tide_status is_captured(tide_stream stream) {
+    return tide__fail(TIDE_CAPTURING, "sim: stream %llu is being captured", (unsigned long long)stream);
+}
+
 static tide_status bad_event(void) { return tide__fail(TIDE_BAD_HANDLE, "sim: the event does not exist"); }
 
 /* A stream that a trace names comes to be when first used. */
@@ -174,7 +180,11 @@ static int sim_count(tide__device *d) { return self(d)->count; }
 
 static tide_status sim_properties(tide__device *d, int gpu, tide__device_properties *out) {
     sim_device *s = self(d);
-    *out = (tide__device_properties){s->capacity_bytes, s->granularity, ADDRESS_BYTES};
+    *out = (tide__device_properties){.total_bytes = s->capacity_bytes,
+                                     .granularity = s->granularity,
+                                     .address_bytes = ADDRESS_BYTES,
+                                     .name = "sim",
+                                     .numa_node = -1};
     return TIDE_OK;
 }
 
@@ -573,6 +583,8 @@ static tide_status sim_event_record(tide__device *d, int gpu, tide__event event,
     tide_status status = TIDE_OK;
     if (e == NULL || st == NULL) {
         status = e == NULL ? bad_event() : bad_stream(stream);
+    } else if (st->capturing) {
+        status = is_captured(stream);
     } else {
         e->done_ns = tide__max(host_now(s) + s->delay_ns, st->ready_ns);
     }
@@ -624,6 +636,8 @@ static tide_status sim_stream_wait(tide__device *d, int gpu, tide_stream stream,
     tide_status status = TIDE_OK;
     if (e == NULL || st == NULL) {
         status = e == NULL ? bad_event() : bad_stream(stream);
+    } else if (st->capturing) {
+        status = is_captured(stream);
     } else {
         /* The stream would have come here at now + delay by itself: only what
          * lies beyond that is time it stands still. */
@@ -661,6 +675,73 @@ void tide__sim_set_trace_time(tide__device *d, uint64_t ns) {
     pthread_mutex_unlock(&s->lock);
 }
 
+/* ---- Captures, peers, the whole device ---- */
+
+static tide_status sim_stream_capturing(tide__device *d, int gpu, tide_stream stream, bool *out) {
+    sim_device *s = self(d);
+    pthread_mutex_lock(&s->lock);
+    sim_gpu *g = &s->gpus[gpu];
+    charge(g, TIDE__CALL_STREAM_CAPTURING, 0);
+    const sim_stream *st = find_stream(g, stream);
+    tide_status status = st != NULL ? TIDE_OK : bad_stream(stream);
+    if (st != NULL) {
+        *out = st->capturing;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+void tide__sim_set_capturing(tide__device *d, int gpu, tide_stream stream, bool capturing) {
+    sim_device *s = self(d);
+    pthread_mutex_lock(&s->lock);
+    sim_gpu *g = &s->gpus[gpu];
+    sim_stream *st = find_stream(g, stream);
+    TIDE__CHECK(st != NULL);
+    g->captures += capturing && !st->capturing ? 1U : 0U;
+    g->captures -= !capturing && st->capturing ? 1U : 0U;
+    st->capturing = capturing;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static tide_status sim_peer_enable(tide__device *d, int gpu, int peer) {
+    sim_device *s = self(d);
+    pthread_mutex_lock(&s->lock);
+    charge(&s->gpus[gpu], TIDE__CALL_PEER_ENABLE, 0);
+    pthread_mutex_unlock(&s->lock);
+    if (peer < 0 || peer >= s->count) {
+        return tide__fail(TIDE_INVALID_ARGUMENT, "sim peer_enable: there is no GPU %d", peer);
+    }
+    return TIDE_OK;
+}
+
+/* All that is queued by now is done one delay from now. */
+static tide_status sim_device_wait(tide__device *d, int gpu, uint64_t timeout_ns) {
+    sim_device *s = self(d);
+    pthread_mutex_lock(&s->lock);
+    sim_gpu *g = &s->gpus[gpu];
+    charge(g, TIDE__CALL_DEVICE_WAIT, 0);
+    tide_status status = TIDE_OK;
+    if (g->captures > 0) {
+        status = tide__fail(TIDE_CAPTURING, "sim device_wait: a stream is being captured");
+    } else {
+        uint64_t need = s->delay_ns;
+        if (need > timeout_ns) {
+            need = timeout_ns;
+            status = tide__fail(TIDE_TIMEOUT, "sim: the device is not idle after %llu ns",
+                                (unsigned long long)timeout_ns);
+        }
+        s->waited_ns += need;
+        g->counters.host_wait_ns += need;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+static tide__health sim_health(tide__device *d) {
+    (void)d;
+    return TIDE__HEALTH_OK;
+}
+
 static const tide__device_ops sim_ops = {
     .struct_size = sizeof sim_ops,
     .name = "sim",
@@ -686,6 +767,10 @@ static const tide__device_ops sim_ops = {
     .event_query = sim_event_query,
     .event_wait = sim_event_wait,
     .stream_wait_event = sim_stream_wait,
+    .stream_capturing = sim_stream_capturing,
+    .peer_enable = sim_peer_enable,
+    .device_wait = sim_device_wait,
+    .health = sim_health,
     .now_ns = sim_now,
     .counters = sim_counters,
 };

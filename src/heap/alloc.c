@@ -35,13 +35,34 @@ uint64_t tide__core_live_bytes(tide__core *c) {
     return live > 0 ? (uint64_t)live : 0;
 }
 
+/* A stream that is captured without our knowledge would put memory into a graph
+ * that others take while it replays. The legacy stream cannot be captured. */
+static tide_status check_announced(tide__core *c, const tide__heap *h, const tide__stream_cache *s) {
+    bool capturing = false;
+    if (s->handle == 0 || atomic_load(&s->capture_pool) != 0 || h->captures > 0) {
+        return TIDE_OK;
+    }
+    tide_status status = c->device->ops->stream_capturing(c->device, c->gpu, s->handle, &capturing);
+    if (status == TIDE_OK && capturing) {
+        return tide__fail(
+            TIDE_CAPTURING,
+            "stream %#llx is being captured and nothing said so: call tide_capture_begin before "
+            "the capture begins",
+            (unsigned long long)s->handle);
+    }
+    return status;
+}
+
 static tide_status alloc_slow(tide__core *c, tide__heap *h, tide__stream_cache *s, uint64_t size, uint64_t at,
                               tide__block **out) {
     uint64_t start = tide__monotonic_ns();
     pthread_mutex_lock(&c->slow);
     c->slow_allocs++;
-    tide__core_flush_caches(c);
-    tide_status status = tide__core_poll(c);
+    tide_status status = check_announced(c, h, s);
+    if (status == TIDE_OK) {
+        tide__core_flush_caches(c);
+        status = tide__core_poll(c);
+    }
     tide__lock_take(&c->core); /* what the stream has of this heap must have an index to go back to */
     if (status == TIDE_OK && tide__core_index(h, s->number) == NULL) {
         status = tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for an index");
@@ -127,6 +148,10 @@ static tide_status alloc_slow_block(tide__core *c, uint64_t requested, tide__str
     return status;
 }
 
+static inline uint32_t route(tide__stream_cache *s, uint32_t pool) {
+    return pool == TIDE__POOL_ROUTED ? atomic_load_explicit(&s->capture_pool, memory_order_relaxed) : pool;
+}
+
 tide_status tide__core_alloc(tide__core *c, uint64_t requested, tide_stream stream, uint32_t pool,
                              uint64_t *va) {
     tide__stream_cache *s;
@@ -135,6 +160,7 @@ tide_status tide__core_alloc(tide__core *c, uint64_t requested, tide_stream stre
     if (TIDE__UNLIKELY(status != TIDE_OK || (status = tide__core_stream(c, stream, &s)) != TIDE_OK)) {
         return status;
     }
+    pool = route(s, pool);
     status = alloc_fast(c, requested, s, pool, &b);
     if (TIDE__UNLIKELY(b == NULL && status == TIDE_OK)) {
         status = alloc_slow_block(c, requested, s, pool, 0, &b);
@@ -153,7 +179,7 @@ tide_status tide__core_alloc_at(tide__core *c, uint64_t requested, tide_stream s
     if (status == TIDE_OK) {
         status = tide__core_stream(c, stream, &s);
     }
-    return status == TIDE_OK ? alloc_slow_block(c, requested, s, pool, va, &b) : status;
+    return status == TIDE_OK ? alloc_slow_block(c, requested, s, route(s, pool), va, &b) : status;
 }
 
 /* ---- Free ---- */

@@ -13,7 +13,7 @@
  *        d. with cross_stream=wait: the stream waits, on the device, for what
  *           other streams freed, and all begins anew
  *        e. new ones beyond the slack
- *   3. when the device or the limit refuses those: what retire.c can find
+ *   3. when the device or the limit refuses those: what shortage.c can find
  *
  * Moving a chunk maps it a second time, at its new address; its old range
  * becomes RETIRING and is unmapped when the epoch of its last free is done.
@@ -206,6 +206,10 @@ static tide_status map_moves(tide__core *c, tide__plan *p) {
             return status;
         }
         m->done = true;
+        if (m->donor != NULL) {
+            tide__trail_add(&c->trail, TIDE__TRAIL_MOVED, m->donor->va, m->donor->size, m->target->va,
+                            m->chunk);
+        }
     }
     return TIDE_OK;
 }
@@ -364,7 +368,7 @@ static void trim_tail(tide__core *c, tide__plan *p) {
 static tide__candidate *exchangeable(tide__core *c, tide__plan *p, uint64_t missing) {
     tide__epoch done = tide__epochs_done(&c->epochs);
     uint64_t usual = usual_chunk(c, p->heap);
-    if (!tide__blocks_reserve(&c->blocks, 4)) {
+    if (c->no_unmaps || !tide__blocks_reserve(&c->blocks, 4)) {
         return NULL;
     }
     for (size_t i = p->candidate_count; i > 0; i--) {
@@ -375,6 +379,22 @@ static tide__candidate *exchangeable(tide__core *c, tide__plan *p, uint64_t miss
         }
     }
     return NULL;
+}
+
+/* A capture's work runs whenever its graph is launched, in no stream's order:
+ * it gets what is idle for everybody. */
+static bool is_captured(const tide__stream_cache *s) { return atomic_load(&s->capture_pool) != 0; }
+
+static void collect_donors(tide__core *c, tide__plan *p) {
+    bool captured = is_captured(p->stream) || p->heap->captures > 0;
+    if (c->no_moves) {
+        return;
+    }
+    if (!captured) {
+        tide__donors_collect(c, p, p->stream->number);
+    } else if (c->cross_stream != TIDE_CROSS_STREAM_OFF) {
+        tide__donors_collect(c, p, TIDE__STREAM_NONE);
+    }
 }
 
 /* One attempt under `core`: a block found whole, or a plan to execute. */
@@ -388,7 +408,7 @@ static verdict make_plan(tide__core *c, tide__plan *p, growth *g, bool exact, ti
         return FAILED;
     }
     for (uint16_t i = 0; i < c->heap_count; i++) {
-        if (c->heaps[i] != NULL && c->heaps[i]->size_class != 0) {
+        if (c->heaps[i] != NULL && c->heaps[i]->size_class != 0 && !c->heaps[i]->graph) {
             tide__core_gather(c, c->heaps[i], p->stream->number);
         }
     }
@@ -406,7 +426,7 @@ static verdict make_plan(tide__core *c, tide__plan *p, growth *g, bool exact, ti
         0; /* what nobody but its own stream could have: no allocator that does not wait can do without */
     p->candidate_count = 0;
     if (reserved + need > g->target) {
-        tide__donors_collect(c, p, p->stream->number);
+        collect_donors(c, p);
         pending = c->cross_stream == TIDE_CROSS_STREAM_WAIT ? 0 : p->pending_bytes;
     }
     *status = fill_with_donors(c, p, need, g->wild, &missing);
@@ -426,7 +446,7 @@ static verdict make_plan(tide__core *c, tide__plan *p, growth *g, bool exact, ti
             g->beyond = true;
         } else if (larger != NULL && !g->wild && !exact) {
             g->wild = true;
-        } else if (c->cross_stream == TIDE_CROSS_STREAM_WAIT && !g->waited) {
+        } else if (c->cross_stream == TIDE_CROSS_STREAM_WAIT && !g->waited && !is_captured(p->stream)) {
             g->wild = false;
             g->waited = true;
             *status = TIDE_NOT_READY; /* the caller waits, without the lock */
@@ -492,7 +512,8 @@ static tide_status back_once(tide__core *c, tide__plan *p, const request *r, tid
             status = tide__core_add_extent(c, p->heap, p->size + TIDE__GIB);
         } else if (v == AGAIN && status == TIDE_NOT_READY) {
             status =
-                tide__epochs_stream_wait(&c->epochs, p->stream->number, tide__epochs_open_number(&c->epochs));
+                tide__epochs_stream_wait(&c->epochs, r->stream->number, tide__epochs_open_number(&c->epochs));
+            status = status == TIDE_CAPTURING ? TIDE_OK : status; /* then it grows instead */
         }
         if (status != TIDE_OK) {
             return status;
@@ -502,29 +523,6 @@ static tide_status back_once(tide__core *c, tide__plan *p, const request *r, tid
 
 static bool is_out_of_memory(tide_status status) {
     return status == TIDE_NO_DEVICE_MEMORY || status == TIDE_LIMIT;
-}
-
-/* Makes bytes available when the device or a limit refused some: idle chunks,
- * once for each state of the epochs, then the oldest epoch that still runs. What
- * a failed attempt took is idle again, so releasing twice without an epoch in
- * between would go on for ever. */
-static bool find_bytes(tide__core *c, uint64_t bytes, tide__epoch until, bool *released_already) {
-    uint64_t released = 0;
-    if (!*released_already) {
-        *released_already = true;
-        if (tide__core_release_idle(c, bytes, &released) != TIDE_OK) {
-            return false;
-        }
-        if (released > 0) {
-            return true;
-        }
-    }
-    tide__epoch next = tide__epochs_done(&c->epochs) + 1;
-    if (next > until || tide__epochs_wait(&c->epochs, next, UINT64_MAX, &c->slow) != TIDE_OK) {
-        return false;
-    }
-    *released_already = false;
-    return tide__core_poll(c) == TIDE_OK;
 }
 
 tide_status tide__core_plan(tide__core *c, tide__plan **out) {
@@ -552,14 +550,13 @@ tide_status tide__core_back(tide__core *c, tide__heap *heap, tide__stream_cache 
     }
     const request r = {heap, s, size, at};
     status = back_once(c, p, &r, out);
-    tide__epoch until =
-        tide__epochs_open_number(&c->epochs); /* what was freed by now; later frees are others' luck */
-    bool released = false;
+    tide__shortage shortage;
+    tide__shortage_begin(c, size + 2 * c->properties.granularity, &shortage);
     while (is_out_of_memory(status)) {
         char reason[512];
         strncpy(reason, tide_last_error(), sizeof reason - 1);
         reason[sizeof reason - 1] = '\0';
-        if (!find_bytes(c, size + 2 * c->properties.granularity, until, &released)) {
+        if (!tide__shortage_relieve(c, &shortage, status)) {
             c->ooms++;
             return tide__fail(status, "%s; %llu bytes were asked for, %llu are allocated, %llu reserved",
                               reason, (unsigned long long)size, (unsigned long long)tide__core_live_bytes(c),

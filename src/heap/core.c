@@ -29,6 +29,11 @@ tide_status tide__core_open(const tide__core_options *o, tide__core **out) {
     c->gpu = o->gpu;
     c->cross_stream = o->cross_stream;
     c->registry = o->registry;
+    c->owner = o->owner;
+    c->on_shortage = o->on_shortage;
+    c->oom_wait_ns = o->oom_wait_ns;
+    c->no_moves = o->no_moves;
+    c->no_unmaps = o->no_unmaps;
     c->tuning = o->tuning != NULL ? *o->tuning : tide__tuning_default;
     tide_status status = o->device->ops->properties(o->device, o->gpu, &c->properties);
     if (status != TIDE_OK) {

@@ -9,8 +9,9 @@
  *   free.c     a free block with chunks behind it, split and coalesced
  *   backing.c  the slow path: an address range is chosen (place.c) and chunks
  *              are found (donors.c) for the part of it that has none
- *   retire.c   old mappings, chunks given back, trim, the steps before out of
- *              memory
+ *   retire.c   old mappings, chunks given back, trim
+ *   shortage.c the steps before out of memory
+ *   capture.c  streams that are captured into graphs, and their pools
  * and pools.c heaps and their addresses, core.c opening and closing, inspect.c
  * statistics and the walk that checks the invariants.
  *
@@ -30,6 +31,7 @@
 #include "chunk/chunk.h"
 #include "heap/index.h"
 #include "heap/space.h"
+#include "heap/trail.h"
 
 /* A pool has a heap for each class of block sizes, so that a chunk is never
  * pinned by a block much smaller than itself: small blocks come and go by the
@@ -42,6 +44,9 @@ typedef struct tide__heap {
     uint16_t number; /* pool * TIDE__CLASSES + class */
     uint8_t size_class;
     bool live;
+    bool graph; /* a CUDA graph's: keeps its chunks, and its free blocks are their own stream's alone */
+    uint16_t captures;          /* streams whose captures allocate here now */
+    tide__epoch released_epoch; /* graph and not live: from when it is done on, the chunks are anybody's */
     tide__extent *extents;
     tide__index **index; /* by stream number; NULL where it has none */
     size_t index_cap;
@@ -65,9 +70,13 @@ typedef struct tide__stream_cache {
     /* Not yet in the core's totals: see tide__account. */
     int64_t allocated_delta, wasted_delta;
     uint64_t allocs, frees, hits;
-    tide__epoch last_free;    /* of its blocks */
-    uint64_t freed_since_cut; /* bytes not yet in the core's */
+    tide__epoch last_free;          /* of its blocks */
+    uint64_t freed_since_cut;       /* bytes not yet in the core's */
+    _Atomic(uint32_t) capture_pool; /* where TIDE__POOL_ROUTED leads while the stream is captured; else 0 */
 } tide__stream_cache;
+
+/* For a pool's index: the capture's that the stream is in, else the default. */
+#define TIDE__POOL_ROUTED UINT32_MAX
 
 #define TIDE__STREAM_TABLE 8192 /* slots; twice TIDE__STREAM_MAX */
 
@@ -96,6 +105,11 @@ typedef struct tide__core {
     tide_cross_stream cross_stream;
     tide__tuning tuning;
     tide__registry *registry; /* the allocator's */
+    void *owner;
+    bool (*on_shortage)(void *owner, int gpu,
+                        uint64_t bytes); /* true: something was freed. Called without locks */
+    uint64_t oom_wait_ns;
+    bool no_moves, no_unmaps; /* switches to find a fault with */
 
     pthread_mutex_t slow;
     tide__epochs epochs;
@@ -106,6 +120,7 @@ typedef struct tide__core {
     uint64_t slow_allocs, slow_ns, ooms;
     uint64_t peak_live_window; /* highest live bytes since the last trim */
     struct tide__plan *plan;   /* the slow path's working memory */
+    tide__trail trail;
 
     tide__lock core;
     tide__blocks blocks;
@@ -113,6 +128,8 @@ typedef struct tide__core {
     uint16_t heap_count;
     tide__block *awaiting; /* list */
     uint64_t awaiting_bytes;
+    tide__epoch capture_epoch; /* while there are captures: what was freed from here on awaits their end */
+    unsigned draining;         /* pools released, whose graphs may still run */
     _Atomic(uint64_t) freed_since_cut;
 
     /* Written under the cache locks, in steps: see tide__account. */
@@ -134,6 +151,11 @@ typedef struct tide__core_options {
     uint64_t limit_bytes;
     tide__registry *registry;
     const tide__tuning *tuning; /* NULL: the default */
+    void *owner;                /* of on_shortage, which may be NULL */
+    bool (*on_shortage)(void *owner, int gpu, uint64_t bytes);
+    bool no_moves;        /* a chunk is never mapped at a second address */
+    bool no_unmaps;       /* nothing is unmapped before close: old mappings stand, nothing is given back */
+    uint64_t oom_wait_ns; /* the host waits no longer than this before it says out of memory */
 } tide__core_options;
 
 tide_status tide__core_open(const tide__core_options *options, tide__core **out);
@@ -153,8 +175,14 @@ tide_status tide__core_trim(tide__core *c, uint64_t bytes, uint64_t wait_ns, tid
 tide_status tide__core_retire_stream(tide__core *c, tide_stream stream, bool destroy);
 tide_status tide__core_add_pool(tide__core *c, uint32_t pool);
 tide_status tide__core_release_pool(tide__core *c, uint32_t pool);
+/* False while a pool of this number was released and its graphs may still run. */
+bool tide__core_pool_is_free(tide__core *c, uint32_t pool);
+tide_status tide__core_capture_begin(tide__core *c, tide_stream stream, uint32_t pool);
+tide_status tide__core_capture_end(tide__core *c, tide_stream stream);
 void tide__core_stats(tide__core *c, tide_stats *out);
 void tide__core_reset_peaks(tide__core *c);
+/* After the device's loss: prints the trail, once. */
+void tide__core_tell_trail(tide__core *c);
 
 /* Walks everything and checks I1 to I5 of docs/invariants.md; aborts where one
  * does not hold. For tests: takes all locks. */
@@ -162,6 +190,8 @@ void tide__core_validate(tide__core *c);
 
 /* ---- Between the files of this room ---- */
 
+/* Under `slow`: released graphs' pools whose last replays are done give their chunks to all. */
+void tide__core_drain_pools(tide__core *c);
 /* Enlarges the heap by an extent that holds at least `size`. Under `slow`. */
 tide_status tide__core_add_extent(tide__core *c, tide__heap *h, uint64_t size);
 /* Unmaps and unreserves all that the heap has. */
@@ -233,6 +263,8 @@ tide_status tide__core_back(tide__core *c, tide__heap *heap, tide__stream_cache 
 tide_status tide__core_poll(tide__core *c);
 /* The same for those to whom an old mapping that stays is a failure. */
 tide_status tide__core_poll_strictly(tide__core *c);
+/* Under `slow`: the earliest epoch not done that would make freed bytes idle; 0 if none would. */
+tide__epoch tide__core_earliest_pending(tide__core *c);
 /* Under `slow`: gives idle chunks back until `bytes` are or there are no more. */
 tide_status tide__core_release_idle(tide__core *c, uint64_t bytes, uint64_t *released);
 /* Under `slow`, chunks of BUSY block `b` (wholly filled by chunks) are unmapped and

@@ -64,41 +64,45 @@ static void collect_block(tide__core *c, tide__plan *p, tide__block *b, uint16_t
     }
 }
 
-/* Does a chunk begin in the free block b that has only free blocks over it and
- * waits for its epoch? */
-static bool block_pending(tide__core *c, const tide__block *b, tide__epoch done) {
+/* Whose chunks may go elsewhere at all. */
+static bool lends(const tide__heap *h) { return h != NULL && !h->graph; }
+
+/* The earliest epoch that a chunk waits for which begins in the free block b and
+ * has only free blocks over it; `none` where there is none. */
+static tide__epoch block_pending(tide__core *c, const tide__block *b, tide__epoch done, tide__epoch none) {
     const tide__extent *x = tide__core_extent(c, b);
     uint64_t va = tide__align_up(b->va, UINT64_C(1) << x->granule_shift), end = b->va + b->size;
     while (va < end) {
         const tide__chunk *k = &c->chunks.items[*tide__extent_chunk_slot(x, va)];
         const tide__block *over = b;
-        while (over != NULL && over->va < k->va + k->size && tide__state_of(over) == TIDE__FREE) {
-            over = over->next;
-        }
-        if (k->va >= b->va && k->epoch > done && (over == NULL || over->va >= k->va + k->size)) {
-            return true;
+        if (k->va >= b->va && k->epoch > done && k->epoch < none) {
+            while (over != NULL && over->va < k->va + k->size && tide__state_of(over) == TIDE__FREE) {
+                over = over->next;
+            }
+            none = over == NULL || over->va >= k->va + k->size ? k->epoch : none;
         }
         va = k->va + k->size;
     }
-    return false;
+    return none;
 }
 
-bool tide__donors_pending(tide__core *c) {
-    tide__epoch done = tide__epochs_done(&c->epochs);
+tide__epoch tide__donors_pending(tide__core *c) {
+    tide__epoch done = tide__epochs_done(&c->epochs), earliest = UINT64_MAX;
     for (uint16_t i = 0; i < c->heap_count; i++) {
         tide__heap *h = c->heaps[i];
-        for (size_t s = 0; h != NULL && s < h->index_cap; s++) {
+        if (h != NULL && h->graph && !h->live) {
+            earliest = tide__min(earliest, h->released_epoch);
+        }
+        for (size_t s = 0; lends(h) && s < h->index_cap; s++) {
             tide__index_cursor cursor;
             tide__index *x = h->index[s];
             tide__block *b = x != NULL ? tide__index_first(x, &cursor, TIDE__ALIGN_BYTES) : NULL;
             for (; b != NULL; b = tide__index_next(x, &cursor, b)) {
-                if (block_pending(c, b, done)) {
-                    return true;
-                }
+                earliest = block_pending(c, b, done, earliest);
             }
         }
     }
-    return false;
+    return earliest == UINT64_MAX ? 0 : earliest;
 }
 
 static int larger_then_older(const void *left, const void *right) {
@@ -132,7 +136,7 @@ void tide__donors_collect(tide__core *c, tide__plan *p, uint16_t stream) {
     p->candidate_bytes = p->pending_bytes = 0;
     for (uint16_t i = c->heap_count; i > 0; i--) { /* the heaps of large chunks first */
         tide__heap *h = c->heaps[i - 1];
-        for (size_t s = 0; h != NULL && s < h->index_cap; s++) {
+        for (size_t s = 0; lends(h) && s < h->index_cap; s++) {
             if (h->index[s] == NULL || h->index[s]->count == 0) {
                 continue;
             }

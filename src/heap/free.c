@@ -190,6 +190,9 @@ bool tide__core_usable(tide__core *c, const tide__block *b, uint16_t stream) {
     if (b->stream == stream) {
         return true;
     }
+    if (c->heaps[b->heap]->graph) {
+        return false; /* events say nothing of what a replay will do */
+    }
     if (c->cross_stream == TIDE_CROSS_STREAM_OFF) {
         return b->stream == TIDE__STREAM_NONE;
     }

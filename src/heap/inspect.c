@@ -64,6 +64,12 @@ void tide__core_reset_peaks(tide__core *c) {
     pthread_mutex_unlock(&c->slow);
 }
 
+void tide__core_tell_trail(tide__core *c) {
+    pthread_mutex_lock(&c->slow);
+    tide__trail_tell(&c->trail, c->gpu);
+    pthread_mutex_unlock(&c->slow);
+}
+
 /* ---- Invariants: the numbers are those of docs/invariants.md ---- */
 
 typedef struct tally {

@@ -79,8 +79,8 @@ bool tide__block_is_backed(const tide__core *c, const tide__block *b);
  * among equals the longest idle first. Not all, where there are thousands or the
  * host has no memory. */
 void tide__donors_collect(tide__core *c, tide__plan *p, uint16_t stream);
-/* Is a chunk under free blocks alone and not idle yet? */
-bool tide__donors_pending(tide__core *c);
+/* The earliest epoch after `done` that makes a chunk under free blocks alone idle; 0 if none. */
+tide__epoch tide__donors_pending(tide__core *c);
 /* The largest unused candidate of at most `most` bytes; or the smallest of at least `least`. */
 tide__candidate *tide__donors_at_most(tide__plan *p, uint64_t most);
 tide__candidate *tide__donors_at_least(tide__plan *p, uint64_t least);
@@ -89,5 +89,18 @@ tide__candidate *tide__donors_at_least(tide__plan *p, uint64_t least);
  * candidates may name it, until tide__donors_done. */
 tide__block *tide__donors_take(tide__core *c, tide__plan *p, tide__candidate *k);
 void tide__donors_done(tide__core *c, tide__plan *p);
+
+/* shortage.c; `slow` is held, and dropped during callbacks and waits */
+
+typedef struct tide__shortage {
+    uint64_t bytes;
+    tide__epoch until; /* what was freed by then is waited for; later frees are others' luck */
+    uint64_t deadline;
+    bool released, asked, waited_device, timed_out;
+} tide__shortage;
+
+void tide__shortage_begin(tide__core *c, uint64_t bytes, tide__shortage *s);
+/* The next step that may make bytes available; false: there is none left. */
+bool tide__shortage_relieve(tide__core *c, tide__shortage *s, tide_status refused);
 
 #endif

@@ -78,14 +78,20 @@ tide_status tide__core_release_pool(tide__core *c, uint32_t pool) {
     tide__core_flush_caches(c);
     tide__lock_take(&c->core);
     for (uint32_t kind = 0; kind < TIDE__CLASSES; kind++) {
-        if (!heap_is_free(c->heaps[pool * TIDE__CLASSES + kind])) {
+        const tide__heap *h = c->heaps[pool * TIDE__CLASSES + kind];
+        if (h->captures > 0) {
+            status = tide__fail(TIDE_IN_USE, "a capture allocates from the pool");
+        } else if (!heap_is_free(h)) {
             status = tide__fail(TIDE_IN_USE, "the pool has live blocks");
         }
     }
     /* Its free blocks stay in the device's indices: their chunks serve other
      * pools from now on, and trim gives them back. */
     for (uint32_t kind = 0; kind < TIDE__CLASSES && status == TIDE_OK; kind++) {
-        c->heaps[pool * TIDE__CLASSES + kind]->live = false;
+        tide__heap *h = c->heaps[pool * TIDE__CLASSES + kind];
+        h->live = false;
+        h->released_epoch = tide__epochs_open_number(&c->epochs);
+        c->draining += h->graph;
     }
     tide__lock_drop(&c->core);
     pthread_mutex_unlock(&c->slow);

@@ -18,9 +18,10 @@ static tide_status unmap_retired(tide__core *c) {
     tide_status first = TIDE_OK;
     for (tide__block *b = c->retiring, *next; b != NULL; b = next) {
         next = b->list_next;
-        if (b->epoch > done) {
+        if (b->epoch > done || c->no_unmaps) {
             continue;
         }
+        tide__trail_add(&c->trail, TIDE__TRAIL_UNMAPPED, b->va, b->size, 0, b->chunk);
         tide_status status = c->device->ops->unmap(c->device, c->gpu, b->va, b->size);
         if (status != TIDE_OK) {
             first = first == TIDE_OK ? status : first;
@@ -39,6 +40,9 @@ static tide_status unmap_retired(tide__core *c) {
 static void free_awaiting(tide__core *c) {
     tide__epoch done = tide__epochs_done(&c->epochs);
     tide__lock_take(&c->core);
+    if (c->epochs.captures > 0) { /* what a capture recorded has no event before its end */
+        done = tide__min(done, c->capture_epoch - 1);
+    }
     for (tide__block *b = c->awaiting, *next; b != NULL; b = next) {
         next = b->list_next;
         if (b->epoch <= done) {
@@ -53,11 +57,12 @@ static void free_awaiting(tide__core *c) {
 static tide_status poll(tide__core *c, tide_status *unmapped) {
     atomic_store_explicit(&c->freed_since_cut, 0, memory_order_relaxed);
     tide_status status = tide__epochs_cut(&c->epochs);
-    if (status == TIDE_OK) {
+    if (status == TIDE_OK || status == TIDE_CAPTURING) {
         status = tide__epochs_poll(&c->epochs);
     }
     if (status == TIDE_OK) {
         free_awaiting(c);
+        tide__core_drain_pools(c);
         *unmapped = unmap_retired(c);
     }
     return status;
@@ -78,6 +83,7 @@ tide_status tide__core_poll_strictly(tide__core *c) {
 
 tide_status tide__core_give_back(tide__core *c, tide__block *b, uint64_t *released) {
     tide__extent *x = tide__core_extent(c, b);
+    tide__trail_add(&c->trail, TIDE__TRAIL_GIVEN_BACK, b->va, b->size, 0, *tide__extent_chunk_slot(x, b->va));
     tide_status status = c->device->ops->unmap(c->device, c->gpu, b->va, b->size);
     if (status != TIDE_OK) {
         tide__lock_take(&c->core);
@@ -131,6 +137,9 @@ static tide_status release_spares(tide__core *c, uint64_t bytes, uint64_t *relea
 static size_t take_idle(tide__core *c, tide__plan *p, uint64_t bytes, tide__block **taken, size_t batch) {
     size_t count = 0;
     uint64_t sum = 0;
+    if (c->no_unmaps) {
+        return 0;
+    }
     tide__lock_take(&c->core);
     if (tide__blocks_reserve(&c->blocks, 2 * batch)) {
         tide__donors_collect(c, p, TIDE__STREAM_NONE);
@@ -222,19 +231,28 @@ static void count_kept(tide__core *c, tide_trim_result *r) {
             tide__index *x = h->index[s];
             tide__block *b = x != NULL ? tide__index_first(x, &cursor, TIDE__ALIGN_BYTES) : NULL;
             for (; b != NULL; b = tide__index_next(x, &cursor, b)) {
-                count_block(c, b, done, r);
+                if (h->graph) {
+                    r->graph_bytes += b->size;
+                } else {
+                    count_block(c, b, done, r);
+                }
             }
         }
     }
     tide__lock_drop(&c->core);
 }
 
-/* Would a wait free a chunk? */
-static bool any_pending(tide__core *c) {
+tide__epoch tide__core_earliest_pending(tide__core *c) {
+    tide__epoch done = tide__epochs_done(&c->epochs);
     tide__lock_take(&c->core);
-    bool found = c->awaiting != NULL || tide__donors_pending(c);
+    tide__epoch earliest = tide__donors_pending(c);
+    for (const tide__block *b = c->awaiting; b != NULL; b = b->list_next) {
+        if (b->epoch > done && (earliest == 0 || b->epoch < earliest)) {
+            earliest = b->epoch;
+        }
+    }
     tide__lock_drop(&c->core);
-    return found;
+    return earliest;
 }
 
 static tide_status trim_waiting(tide__core *c, uint64_t bytes, uint64_t wait_ns, uint64_t *released) {
@@ -244,17 +262,21 @@ static tide_status trim_waiting(tide__core *c, uint64_t bytes, uint64_t wait_ns,
     deadline = wait_ns > UINT64_MAX - deadline ? UINT64_MAX : deadline + wait_ns;
     while (status == TIDE_OK && *released < bytes) {
         uint64_t now = c->device->ops->now_ns(c->device);
-        tide__epoch next = tide__epochs_done(&c->epochs) + 1;
-        if (now >= deadline || next > until || !any_pending(c)) {
+        tide__epoch next = tide__core_earliest_pending(c);
+        if (now >= deadline || next == 0 || next > until) {
             break;
         }
         status = tide__epochs_wait(&c->epochs, bytes == UINT64_MAX ? until : next,
                                    deadline == UINT64_MAX ? UINT64_MAX : deadline - now, &c->slow);
-        if (status == TIDE_OK || status == TIDE_TIMEOUT) { /* what became idle by the deadline counts too */
+        bool over = status == TIDE_CAPTURING; /* no epoch is closed before a capture's end */
+        if (status == TIDE_OK || status == TIDE_TIMEOUT || over) { /* what became idle by now counts too */
             status = tide__core_poll_strictly(c);
         }
         if (status == TIDE_OK) {
             status = tide__core_release_idle(c, bytes, released);
+        }
+        if (over) {
+            break;
         }
     }
     return status;

@@ -154,7 +154,10 @@ tide_status tide__core_retire_stream(tide__core *c, tide_stream handle, bool des
             s = atomic_load(&c->caches[i]);
         }
     }
-    if (s != NULL) {
+    if (s != NULL && atomic_load(&s->capture_pool) != 0) {
+        status = tide__fail(TIDE_IN_USE, "stream %#llx is announced as captured: call tide_capture_end first",
+                            (unsigned long long)handle);
+    } else if (s != NULL) {
         tide__cache_flush(c, s);
         status = tide__epochs_cut(&c->epochs); /* its last work is in this epoch */
     }

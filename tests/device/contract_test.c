@@ -381,6 +381,10 @@ static void calls_are_counted(void **state) {
     assert_ok(d->ops->event_wait(d, 0, event, UINT64_MAX));
     assert_ok(d->ops->event_query(d, 0, event));
     assert_ok(d->ops->stream_wait_event(d, 0, 0, event));
+    bool capturing;
+    assert_ok(d->ops->stream_capturing(d, 0, 0, &capturing));
+    assert_ok(d->ops->peer_enable(d, 0, 1));
+    assert_ok(d->ops->device_wait(d, 0, UINT64_MAX));
     assert_ok(d->ops->event_destroy(d, 0, event));
     assert_ok(d->ops->stream_destroy(d, 0, stream));
     free_bytes_of(d);
@@ -601,6 +605,78 @@ static void threads_do_not_disturb_each_other(void **state) {
     assert_int_equal(free_bytes_of(*state), CAPACITY);
 }
 
+/* ---- Captures, peers, the whole device ---- */
+
+static tide__device *innermost(tide__device *d) {
+    return strcmp(d->ops->name, "fault") == 0 ? tide__fault_inner(d) : d;
+}
+
+static void set_capturing(tide__device *d, tide_stream stream, bool on) {
+    tide__device *inner = innermost(d);
+    tide__host_graph *graph = NULL;
+    if (strcmp(inner->ops->name, "sim") == 0) {
+        tide__sim_set_capturing(inner, 0, stream, on);
+    } else if (on) {
+        assert_ok(tide__host_capture_begin(inner, 0, stream));
+    } else {
+        assert_ok(tide__host_capture_end(inner, 0, stream, &graph));
+        tide__host_graph_destroy(graph);
+    }
+}
+
+static void a_captured_stream_is_not_touched(void **state) {
+    tide__device *d = *state;
+    tide_stream stream, other;
+    tide__event event;
+    bool capturing = true;
+    assert_ok(d->ops->stream_create(d, 0, &stream));
+    assert_ok(d->ops->stream_create(d, 0, &other));
+    assert_ok(d->ops->event_create(d, 0, &event));
+    assert_ok(d->ops->stream_capturing(d, 0, stream, &capturing));
+    assert_false(capturing);
+    set_capturing(d, stream, true);
+    assert_ok(d->ops->stream_capturing(d, 0, stream, &capturing));
+    assert_true(capturing);
+    assert_ok(d->ops->stream_capturing(d, 0, other, &capturing));
+    assert_false(capturing);
+    assert_fails(TIDE_CAPTURING, d->ops->event_record(d, 0, event, stream));
+    assert_ok(d->ops->event_query(d, 0, event)); /* never recorded */
+    assert_ok(d->ops->event_record(d, 0, event, other));
+    assert_fails(TIDE_CAPTURING, d->ops->stream_wait_event(d, 0, stream, event));
+    assert_ok(d->ops->event_wait(d, 0, event, UINT64_MAX));
+    assert_fails(TIDE_CAPTURING, d->ops->device_wait(d, 0, UINT64_MAX));
+    assert_ok(d->ops->device_wait(d, 1, UINT64_MAX));
+    assert_ok(d->ops->chunk_release(d, 0, chunk_of(d, GRANULE)));
+    set_capturing(d, stream, false);
+    assert_ok(d->ops->event_record(d, 0, event, stream));
+    assert_ok(d->ops->device_wait(d, 0, UINT64_MAX));
+    assert_ok(d->ops->event_query(d, 0, event));
+    assert_ok(d->ops->event_destroy(d, 0, event));
+    assert_ok(d->ops->stream_destroy(d, 0, other));
+    assert_ok(d->ops->stream_destroy(d, 0, stream));
+    capturing = true;
+    assert_fails(TIDE_BAD_HANDLE, d->ops->stream_capturing(d, 0, stream, &capturing));
+    assert_true(capturing);
+}
+
+static void peers_are_enabled(void **state) {
+    tide__device *d = *state;
+    assert_ok(d->ops->peer_enable(d, 0, 1));
+    assert_ok(d->ops->peer_enable(d, 0, 1));
+    assert_ok(d->ops->peer_enable(d, 0, 0));
+    assert_fails(TIDE_INVALID_ARGUMENT, d->ops->peer_enable(d, 0, 2));
+    assert_fails(TIDE_INVALID_ARGUMENT, d->ops->peer_enable(d, 0, -1));
+}
+
+static void a_sound_device_says_so(void **state) {
+    tide__device *d = *state;
+    tide__device_properties p;
+    assert_int_equal(d->ops->health(d), TIDE__HEALTH_OK);
+    assert_ok(d->ops->properties(d, 0, &p));
+    assert_true(strlen(p.name) > 0);
+    assert_true(p.numa_node >= -1);
+}
+
 /* ---- All of it on all of them ---- */
 
 #define TEST(function) \
@@ -629,6 +705,9 @@ static const struct {
     TEST(time_does_not_go_back),
     TEST(random_calls_match_a_model),
     TEST(threads_do_not_disturb_each_other),
+    TEST(a_captured_stream_is_not_touched),
+    TEST(peers_are_enabled),
+    TEST(a_sound_device_says_so),
 };
 #define TEST_COUNT (sizeof tests / sizeof *tests)
 #define BACKEND_COUNT (sizeof backends / sizeof *backends)

@@ -86,6 +86,7 @@ static void every_call_can_fail(void **state) {
     tide__device *d = *state;
     const tide__device_ops *o = d->ops;
     uint64_t out = 77, total = 77;
+    bool yes = false;
     for (int call = 0; call < TIDE__CALL_COUNT; call++) {
         char text[64];
         snprintf(text, sizeof text, "%s:1:INTERNAL:sticky", tide__call_name((tide__call)call));
@@ -110,6 +111,9 @@ static void every_call_can_fail(void **state) {
             [TIDE__CALL_EVENT_QUERY] = o->event_query(d, 9, 0),
             [TIDE__CALL_EVENT_WAIT] = o->event_wait(d, 9, 0, 0),
             [TIDE__CALL_STREAM_WAIT] = o->stream_wait_event(d, 9, 0, 0),
+            [TIDE__CALL_STREAM_CAPTURING] = o->stream_capturing(d, 9, 0, &yes),
+            [TIDE__CALL_PEER_ENABLE] = o->peer_enable(d, 9, 0),
+            [TIDE__CALL_DEVICE_WAIT] = o->device_wait(d, 9, 0),
         };
         for (int i = 0; i < TIDE__CALL_COUNT; i++) { /* GPU 9 is not there: that is how the others fail */
             assert_int_equal(results[i], i == call ? TIDE_INTERNAL : TIDE_INVALID_ARGUMENT);
@@ -119,6 +123,34 @@ static void every_call_can_fail(void **state) {
     assert_int_equal(tide__fault_injected(d), TIDE__CALL_COUNT);
     assert_int_equal(out, 77);
     assert_int_equal(total, 77);
+}
+
+/* Lost and gone stay, whatever the rules: nothing reaches the driver any more. */
+static void a_lost_device_stays_lost(void **state) {
+    tide__device *d = *state;
+    static const struct {
+        tide_status status;
+        tide__health health;
+    } ends[] = {{TIDE_DEVICE_LOST, TIDE__HEALTH_LOST}, {TIDE_DEVICE_GONE, TIDE__HEALTH_GONE}};
+    for (size_t i = 0; i < 2; i++) {
+        tide__device *f = NULL;
+        tide__chunk_handle chunk = 77;
+        uint64_t free_bytes, total_bytes;
+        tide__device_counters before, after;
+        assert_ok(tide__host_open(NULL, &d));
+        assert_ok(tide__fault_open(d, &f));
+        assert_int_equal(f->ops->health(f), TIDE__HEALTH_OK);
+        assert_ok(tide__fault_arm(f, TIDE__CALL_MAP, 1, ends[i].status, false));
+        assert_fails(ends[i].status, f->ops->map(f, 0, 0, GRANULE, 1));
+        assert_int_equal(f->ops->health(f), ends[i].health);
+        tide__fault_disarm(f);
+        d->ops->counters(d, 0, &before);
+        assert_fails(ends[i].status, f->ops->chunk_create(f, 0, GRANULE, &chunk));
+        assert_fails(ends[i].status, f->ops->mem_info(f, 0, &free_bytes, &total_bytes));
+        d->ops->counters(d, 0, &after);
+        assert_memory_equal(&before, &after, sizeof before);
+        f->ops->close(f);
+    }
 }
 
 static void bad_rules_are_refused(void **state) {
@@ -197,6 +229,7 @@ int main(void) {
         TEST(several_rules_count_apart),
         TEST(every_call_can_fail),
         TEST(bad_rules_are_refused),
+        cmocka_unit_test(a_lost_device_stays_lost),
         TEST(threads_share_one_count),
     };
     return cmocka_run_group_tests_name("fault device", tests, NULL, NULL);

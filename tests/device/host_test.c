@@ -800,6 +800,72 @@ static void unknown_gpus_are_refused(void **state) {
     assert_int_equal(out, 0);
 }
 
+/* A graph's operations run at each launch, on what stands behind the addresses then. */
+static void a_graph_replays_what_was_captured(void **state) {
+    (void)state;
+    tide__device *d = NULL;
+    tide__host_graph *graph = NULL;
+    tide__host_result result;
+    tide_stream stream;
+    uint64_t va;
+    tide__chunk_handle chunk;
+    assert_ok(tide__host_open(NULL, &d));
+    assert_ok(d->ops->stream_create(d, 0, &stream));
+    assert_ok(d->ops->reserve(d, 0, GRANULE, 0, 0, &va));
+    assert_ok(tide__host_capture_begin(d, 0, stream));
+    assert_int_equal(tide__host_capture_begin(d, 0, stream), TIDE_IN_USE);
+    assert_ok(tide__host_fill(d, 0, stream, va, 7, GRANULE)); /* nothing is mapped there yet */
+    assert_ok(tide__host_check(d, 0, stream, va, 7, GRANULE));
+    assert_ok(tide__host_capture_end(d, 0, stream, &graph));
+    assert_int_equal(tide__host_capture_end(d, 0, stream, &graph), TIDE_BAD_HANDLE);
+    tide__host_get_result(d, 0, &result);
+    assert_int_equal(result.operations, 0);
+    assert_ok(d->ops->chunk_create(d, 0, GRANULE, &chunk));
+    assert_ok(d->ops->map(d, 0, va, GRANULE, chunk));
+    assert_ok(d->ops->set_access(d, 0, va, GRANULE));
+    assert_ok(tide__host_graph_launch(d, 0, stream, graph));
+    assert_ok(tide__host_graph_launch(d, 0, stream, graph));
+    tide__host_graph_destroy(graph);
+    assert_ok(d->ops->device_wait(d, 0, UINT64_MAX));
+    tide__host_get_result(d, 0, &result);
+    assert_int_equal(result.checks, 2);
+    assert_int_equal(result.wrong_bytes, 0);
+    d->ops->close(d);
+}
+
+static void a_peer_reaches_what_was_set_after_it_was_enabled(void **state) {
+    (void)state;
+    tide__device *d = NULL;
+    uint64_t va;
+    tide__chunk_handle chunk;
+    assert_ok(tide__host_open(&(tide__host_options){.device_count = 2}, &d));
+    assert_ok(d->ops->reserve(d, 0, GRANULE, 0, 0, &va));
+    assert_ok(d->ops->chunk_create(d, 0, GRANULE, &chunk));
+    assert_ok(d->ops->map(d, 0, va, GRANULE, chunk));
+    assert_ok(d->ops->set_access(d, 0, va, GRANULE));
+    assert_ok(d->ops->peer_enable(d, 0, 1));
+    assert_true(tide__host_peer_reaches(d, 0, 0, va, GRANULE));
+    assert_false(tide__host_peer_reaches(d, 0, 1, va, GRANULE));
+    assert_ok(d->ops->set_access(d, 0, va, GRANULE));
+    assert_true(tide__host_peer_reaches(d, 0, 1, va, GRANULE));
+    d->ops->close(d);
+}
+
+static void a_wait_for_the_device_is_bounded(void **state) {
+    (void)state;
+    tide__device *d = NULL;
+    tide_stream stream;
+    tide__host_gate gate;
+    assert_ok(tide__host_open(NULL, &d));
+    assert_ok(d->ops->stream_create(d, 0, &stream));
+    assert_ok(tide__host_gate_create(d, 0, &gate));
+    assert_ok(tide__host_hold(d, 0, stream, gate));
+    assert_int_equal(d->ops->device_wait(d, 0, 1000000), TIDE_TIMEOUT);
+    assert_ok(tide__host_gate_open(d, 0, gate));
+    assert_ok(d->ops->device_wait(d, 0, UINT64_MAX));
+    d->ops->close(d);
+}
+
 int main(void) {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
     const struct CMUnitTest tests[] = {
@@ -828,6 +894,9 @@ int main(void) {
         TEST(raw_free_waits_for_the_device),
         TEST(random_right_programs_are_not_flagged),
         TEST(threads_work_side_by_side),
+        cmocka_unit_test(a_graph_replays_what_was_captured),
+        cmocka_unit_test(a_peer_reaches_what_was_set_after_it_was_enabled),
+        cmocka_unit_test(a_wait_for_the_device_is_bounded),
     };
     return cmocka_run_group_tests_name("host device", tests, NULL, NULL);
 }

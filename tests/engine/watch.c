@@ -545,6 +545,26 @@ static tide_status watch_stream_wait(tide__device *d, int gpu, tide_stream strea
     return status;
 }
 
+static tide_status watch_stream_capturing(tide__device *d, int gpu, tide_stream stream, bool *out) {
+    return self(d)->inner->ops->stream_capturing(self(d)->inner, gpu, stream, out);
+}
+
+static tide_status watch_peer_enable(tide__device *d, int gpu, int peer) {
+    return self(d)->inner->ops->peer_enable(self(d)->inner, gpu, peer);
+}
+
+static tide_status watch_device_wait(tide__device *d, int gpu, uint64_t timeout_ns) {
+    watch *w = self(d);
+    tide_status status = w->inner->ops->device_wait(w->inner, gpu, timeout_ns);
+    trace("wait for the device: %s\n", tide_status_name(status));
+    for (size_t i = 0; status == TIDE_OK && i < w->gpus[gpu].stream_count; i++) {
+        join(&w->gpus[gpu].host, &w->gpus[gpu].streams[i].clock);
+    }
+    return status;
+}
+
+static tide__health watch_health(tide__device *d) { return self(d)->inner->ops->health(self(d)->inner); }
+
 static uint64_t watch_now_ns(tide__device *d) { return self(d)->inner->ops->now_ns(self(d)->inner); }
 
 static void watch_counters(tide__device *d, int gpu, tide__device_counters *out) {
@@ -576,6 +596,10 @@ static const tide__device_ops watch_ops = {
     .event_query = watch_event_query,
     .event_wait = watch_event_wait,
     .stream_wait_event = watch_stream_wait,
+    .stream_capturing = watch_stream_capturing,
+    .peer_enable = watch_peer_enable,
+    .device_wait = watch_device_wait,
+    .health = watch_health,
     .now_ns = watch_now_ns,
     .counters = watch_counters,
 };

@@ -8,7 +8,7 @@ typedef struct fixture {
     tide__device *d;
     tide__epochs *e;
     tide_stream streams[4]; /* 0 is the default */
-    pthread_mutex_t lock; /* the caller's: held throughout, but for waits */
+    pthread_mutex_t lock;   /* the caller's: held throughout, but for waits */
 } fixture;
 
 static fixture open_fixture(uint64_t delay_ns, size_t streams) {

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Captures: what a stream allocates while it is captured goes to a pool of the
+ * graph's. The graph replays into that memory whenever it is launched, on any
+ * stream, so events say nothing of it: the pool keeps all its chunks, and its
+ * free blocks are for captures on the same stream, in the order captured.
+ *
+ * After the pool's release replays that were launched before may still run. The
+ * pool drains: its chunks become anybody's when an epoch closed after the
+ * release is done.
+ */
+#include "heap/core.h"
+
+static tide__heap **heaps_of(tide__core *c, uint32_t pool) { return &c->heaps[pool * TIDE__CLASSES]; }
+
+static void count_capture(tide__core *c, uint32_t pool, int change) {
+    tide__lock_take(&c->core);
+    for (int kind = 0; kind < TIDE__CLASSES; kind++) {
+        tide__heap *h = heaps_of(c, pool)[kind];
+        h->captures = (uint16_t)(h->captures + change);
+        h->graph = true;
+    }
+    tide__lock_drop(&c->core);
+}
+
+static tide_status begin(tide__core *c, tide__stream_cache *s, uint32_t pool) {
+    if (atomic_load(&s->capture_pool) != 0) {
+        return tide__fail(TIDE_IN_USE, "tide_capture_begin: stream %#llx is announced already",
+                          (unsigned long long)s->handle);
+    }
+    if (!heaps_of(c, pool)[0]->live) {
+        return tide__fail(TIDE_BAD_HANDLE, "the pool was released during the call");
+    }
+    bool first = c->epochs.captures == 0;
+    tide_status status = tide__epochs_capture(&c->epochs, s->number);
+    if (status != TIDE_OK) {
+        return status;
+    }
+    count_capture(c, pool, 1);
+    if (first) {
+        c->capture_epoch = tide__epochs_open_number(&c->epochs);
+    }
+    atomic_store(&s->capture_pool, pool);
+    return TIDE_OK;
+}
+
+tide_status tide__core_capture_begin(tide__core *c, tide_stream stream, uint32_t pool) {
+    tide__stream_cache *s;
+    tide_status status = tide__core_stream(c, stream, &s);
+    if (status != TIDE_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&c->slow);
+    status = begin(c, s, pool);
+    pthread_mutex_unlock(&c->slow);
+    return status;
+}
+
+/* Blocks freed during the captures, with streams recorded on them, await an
+ * epoch that covers what was queued up to now. */
+static void put_off_awaiting(tide__core *c) {
+    tide__epoch now = tide__epochs_open_number(&c->epochs);
+    tide__lock_take(&c->core);
+    for (tide__block *b = c->awaiting; b != NULL; b = b->list_next) {
+        b->epoch = b->epoch >= c->capture_epoch ? now : b->epoch;
+    }
+    tide__lock_drop(&c->core);
+}
+
+tide_status tide__core_capture_end(tide__core *c, tide_stream stream) {
+    tide__stream_cache *s;
+    tide_status status = tide__core_stream(c, stream, &s);
+    if (status != TIDE_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&c->slow);
+    uint32_t pool = atomic_load(&s->capture_pool);
+    if (pool == 0) {
+        status =
+            tide__fail(TIDE_INVALID_ARGUMENT, "tide_capture_end: no capture of stream %#llx was announced",
+                       (unsigned long long)stream);
+    } else {
+        atomic_store(&s->capture_pool, 0);
+        count_capture(c, pool, -1);
+        tide__epochs_capture_end(&c->epochs, s->number);
+        if (c->epochs.captures == 0) {
+            put_off_awaiting(c);
+        }
+    }
+    pthread_mutex_unlock(&c->slow);
+    return status;
+}
+
+bool tide__core_pool_is_free(tide__core *c, uint32_t pool) {
+    tide__lock_take(&c->core);
+    const tide__heap *h = heaps_of(c, pool)[0];
+    bool is_free = h == NULL || (!h->live && !h->graph);
+    tide__lock_drop(&c->core);
+    return is_free;
+}
+
+void tide__core_drain_pools(tide__core *c) {
+    tide__epoch done = tide__epochs_done(&c->epochs);
+    tide__lock_take(&c->core);
+    for (uint16_t i = 0; i < c->heap_count && c->draining > 0; i++) {
+        tide__heap *h = c->heaps[i];
+        if (h != NULL && h->graph && !h->live && h->released_epoch <= done) {
+            h->graph = false;
+            c->draining--;
+        }
+    }
+    tide__lock_drop(&c->core);
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Captures: what a stream allocates goes to the graph's pool, which keeps its
+ * chunks; nothing is recorded on the stream meanwhile; what was freed before is
+ * found idle all the same, and nothing that a replay uses ever is.
+ */
+#include "fixture.h"
+
+#define MIB TIDE__MIB
+#define SECOND UINT64_C(1000000000)
+
+static tide_pool new_pool(fixture *f) {
+    tide_pool pool = 0;
+    assert_ok(tide_pool_create(f->a, 0, &pool));
+    return pool;
+}
+
+static void begin_capture(fixture *f, tide_stream stream, tide_pool pool) {
+    assert_ok(tide_capture_begin(f->a, 0, stream, pool));
+    tide__sim_set_capturing(f->inner, 0, stream, true);
+}
+
+static void end_capture(fixture *f, tide_stream stream) {
+    tide__sim_set_capturing(f->inner, 0, stream, false);
+    assert_ok(tide_capture_end(f->a, 0, stream));
+}
+
+static void *alloc_routed(fixture *f, uint64_t size, tide_stream stream, tide_pool pool) {
+    void *ptr = NULL;
+    assert_ok(tide_alloc(f->a, 0, size, stream, TIDE_POOL_CURRENT, &ptr));
+    watch_took(f->w, 0, (uintptr_t)ptr, tide__align_up(size, 512), watch_slot(f->w, 0, stream), pool);
+    assert_string_equal(f->w->trouble, "");
+    return ptr;
+}
+
+static void a_capture_allocates_from_its_pool(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){.delay = SECOND});
+    tide_stream s = new_stream(f), other = new_stream(f);
+    tide_pool pool = new_pool(f);
+    void *before = alloc_on(f, 40 * MIB, s);
+    free_block(f, before);
+    begin_capture(f, s, pool);
+    void *in = alloc_routed(f, 40 * MIB, s, pool);
+    assert_ptr_not_equal(in, before); /* own order does not protect what a replay writes */
+    void *elsewhere = alloc_routed(f, 40 * MIB, other, TIDE_POOL_DEFAULT);
+    end_capture(f, s);
+    assert_ptr_equal(alloc_routed(f, 40 * MIB, s, TIDE_POOL_DEFAULT), before);
+    free_block(f, in);
+    free_block(f, elsewhere);
+    close_fixture(f);
+}
+
+static void a_graphs_pool_keeps_its_chunks_until_it_is_released(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){.capacity = 256 * MIB});
+    tide_stream s = new_stream(f);
+    tide_pool pool = new_pool(f);
+    begin_capture(f, s, pool);
+    void *first = alloc_routed(f, 100 * MIB, s, pool);
+    free_block(f, first);
+    assert_ptr_equal(alloc_routed(f, 100 * MIB, s, pool), first); /* in order within the graph */
+    free_block(f, first);
+    end_capture(f, s);
+    tide_trim_result r = trim(f, UINT64_MAX, UINT64_MAX);
+    assert_int_equal(r.graph_bytes, 100 * MIB);
+    assert_true(used_bytes(f, 0) >= 100 * MIB);
+    void *ptr = NULL; /* not even for want of memory */
+    assert_fails(TIDE_NO_DEVICE_MEMORY, tide_alloc(f->a, 0, 200 * MIB, 0, TIDE_POOL_DEFAULT, &ptr));
+    assert_ok(tide_pool_release(f->a, pool));
+    alloc_on(f, 200 * MIB, 0);
+    close_fixture(f);
+}
+
+static void a_released_graphs_memory_waits_for_its_last_replay(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){.capacity = 256 * MIB, .delay = SECOND});
+    tide_stream s = new_stream(f);
+    alloc_on(f, 512, 0); /* where the replays run */
+    tide_pool pool = new_pool(f);
+    begin_capture(f, s, pool);
+    free_block(f, alloc_routed(f, 100 * MIB, s, pool));
+    end_capture(f, s);
+    tide__sim_set_trace_time(f->inner, 10 * SECOND);
+    trim(f, 0, 0);
+    assert_ok(tide_pool_release(f->a, pool));
+    tide_trim_result r = trim(f, UINT64_MAX, 0);
+    assert_int_equal(r.released_bytes, 0);
+    tide_pool next = new_pool(f); /* nor does the next pool get its addresses */
+    assert_int_not_equal((uint32_t)next, (uint32_t)pool);
+    r = trim(f, UINT64_MAX, 2 * SECOND);
+    assert_true(r.released_bytes >= 100 * MIB);
+    tide_pool third = new_pool(f);
+    assert_int_equal((uint32_t)third, (uint32_t)pool);
+    close_fixture(f);
+}
+
+static void blocks_of_a_graph_are_their_own_streams_alone(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){0});
+    tide_stream s = new_stream(f), t = new_stream(f);
+    tide_pool pool = new_pool(f);
+    begin_capture(f, s, pool);
+    begin_capture(f, t, pool);
+    void *ptr = alloc_routed(f, 40 * MIB, s, pool);
+    free_block(f, ptr);
+    trim(f, 0, 0); /* closes an epoch, which no captured stream takes part in */
+    assert_ptr_not_equal(alloc_routed(f, 40 * MIB, t, pool), ptr);
+    end_capture(f, t);
+    end_capture(f, s);
+    close_fixture(f);
+}
+
+static void others_go_on_while_a_capture_lasts(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){.capacity = 256 * MIB, .delay = SECOND});
+    tide_stream s = new_stream(f), other = new_stream(f);
+    tide_pool pool = new_pool(f);
+    free_block(f, alloc_on(f, 512, other));
+    free_block(f, alloc_on(f, 200 * MIB, s));
+    begin_capture(f, s, pool);
+    alloc_on(f, 200 * MIB, other); /* waits for what the stream had queued before its capture, and takes it */
+    end_capture(f, s);
+    close_fixture(f);
+}
+
+static void memory_freed_during_a_capture_with_uses_on_others_comes_back_after_it(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){0});
+    tide_stream s = new_stream(f), other = new_stream(f);
+    tide_pool pool = new_pool(f);
+    begin_capture(f, s, pool);
+    void *ptr = alloc_routed(f, 40 * MIB, s, pool);
+    assert_ok(tide_record_stream(f->a, ptr, other));
+    watch_recorded(f->w, 0, (uintptr_t)ptr, watch_slot(f->w, 0, other));
+    free_block(f, ptr);
+    trim(f, 0, 0);
+    assert_true(stats_of(f, 0).active_bytes >= 40 * MIB);
+    void *next = alloc_routed(f, 40 * MIB, s, pool);
+    assert_ptr_not_equal(next, ptr);
+    end_capture(f, s);
+    trim(f, 0, UINT64_MAX);
+    free_block(f, next);
+    assert_int_equal(stats_of(f, 0).active_bytes, 0);
+    close_fixture(f);
+}
+
+static void a_miss_on_an_unannounced_capture_is_an_error(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){0});
+    tide_stream s = new_stream(f);
+    tide_pool pool = new_pool(f);
+    void *ptr = NULL;
+    free_block(f, alloc_on(f, 512, s));
+    tide__sim_set_capturing(f->inner, 0, s, true);
+    assert_fails(TIDE_CAPTURING, tide_alloc(f->a, 0, 40 * MIB, s, TIDE_POOL_CURRENT, &ptr));
+    assert_non_null(strstr(tide_last_error(), "tide_capture_begin"));
+    /* Told late is told: it works, and nothing is taken for idle until the end. */
+    assert_ok(tide_capture_begin(f->a, 0, s, pool));
+    void *in = alloc_routed(f, 40 * MIB, s, pool);
+    end_capture(f, s);
+    free_block(f, in);
+    close_fixture(f);
+}
+
+static void nothing_is_idle_while_an_unannounced_capture_hides_work(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){0});
+    tide_stream s = new_stream(f), other = new_stream(f);
+    free_block(f, alloc_on(f, 512, s));
+    free_block(f, alloc_on(f, 512, other));
+    void *ptr = alloc_on(f, 10 * MIB, 0); /* too small for its free to close an epoch */
+    trim(f, 0, 0);
+    free_block(f, ptr); /* s may have used it, and is captured before an event said when that is over */
+    tide__sim_set_capturing(f->inner, 0, s, true);
+    trim(f, 0, 0);
+    void *taken = alloc_on(f, 10 * MIB, other);
+    assert_ptr_not_equal(taken, ptr);
+    assert_true(trim(f, UINT64_MAX, SECOND).released_bytes < 10 * MIB);
+    tide__sim_set_capturing(f->inner, 0, s, false);
+    assert_true(trim(f, UINT64_MAX, 0).released_bytes >= 10 * MIB);
+    close_fixture(f);
+}
+
+static void captures_are_checked(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){0});
+    tide_stream s = new_stream(f);
+    tide_pool pool = new_pool(f);
+    assert_fails(TIDE_INVALID_ARGUMENT, tide_capture_begin(f->a, 0, s, TIDE_POOL_DEFAULT));
+    assert_fails(TIDE_INVALID_ARGUMENT, tide_capture_begin(f->a, 0, s, TIDE_POOL_CURRENT));
+    assert_fails(TIDE_BAD_HANDLE, tide_capture_begin(f->a, 0, s, pool + 1));
+    assert_fails(TIDE_INVALID_ARGUMENT, tide_capture_end(f->a, 0, s));
+    assert_ok(tide_capture_begin(f->a, 0, s, pool));
+    assert_fails(TIDE_IN_USE, tide_capture_begin(f->a, 0, s, pool));
+    assert_fails(TIDE_IN_USE, tide_pool_release(f->a, pool));
+    assert_fails(TIDE_IN_USE, tide_stream_retire(f->a, 0, s));
+    assert_ok(tide_capture_end(f->a, 0, s));
+    assert_ok(tide_pool_release(f->a, pool));
+    assert_ok(tide_stream_retire(f->a, 0, s));
+    close_fixture(f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_capture_allocates_from_its_pool),
+        cmocka_unit_test(a_graphs_pool_keeps_its_chunks_until_it_is_released),
+        cmocka_unit_test(a_released_graphs_memory_waits_for_its_last_replay),
+        cmocka_unit_test(blocks_of_a_graph_are_their_own_streams_alone),
+        cmocka_unit_test(others_go_on_while_a_capture_lasts),
+        cmocka_unit_test(memory_freed_during_a_capture_with_uses_on_others_comes_back_after_it),
+        cmocka_unit_test(a_miss_on_an_unannounced_capture_is_an_error),
+        cmocka_unit_test(nothing_is_idle_while_an_unannounced_capture_hides_work),
+        cmocka_unit_test(captures_are_checked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
