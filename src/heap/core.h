@@ -109,7 +109,6 @@ typedef struct tide__core {
     bool (*on_shortage)(void *owner, int gpu,
                         uint64_t bytes); /* true: something was freed. Called without locks */
     uint64_t oom_wait_ns;
-    bool no_moves, no_unmaps; /* switches to find a fault with */
 
     pthread_mutex_t slow;
     tide__epochs epochs;
@@ -130,6 +129,7 @@ typedef struct tide__core {
     uint64_t awaiting_bytes;
     tide__epoch capture_epoch; /* while there are captures: what was freed from here on awaits their end */
     unsigned draining;         /* pools released, whose graphs may still run */
+    bool no_moves, no_unmaps;  /* switches to find a fault with; never change */
     _Atomic(uint64_t) freed_since_cut;
 
     /* Written under the cache locks, in steps: see tide__account. */

@@ -27,8 +27,9 @@ void tide__trail_add(tide__trail *t, tide__trail_kind kind, uint64_t va, uint64_
 
 static void tell_entry(const tide__trail_entry *e, uint64_t now) {
     static const char *const what[] = {"moved", "old mapping taken away", "given back"};
+    unsigned long long end = e->va + e->size;
     fprintf(stderr, "pagetide: %.3f s ago %s: %#llx to %#llx, chunk %u", (double)(now - e->time_ns) / 1e9,
-            what[e->kind], (unsigned long long)e->va, (unsigned long long)(e->va + e->size), e->chunk);
+            what[e->kind], (unsigned long long)e->va, end, e->chunk);
     if (e->kind == TIDE__TRAIL_MOVED) {
         fprintf(stderr, ", now at %#llx", (unsigned long long)e->to);
     }
