@@ -8,16 +8,17 @@ typedef struct fixture {
     tide__device *d;
     tide__epochs *e;
     tide_stream streams[4]; /* 0 is the default */
-    pthread_mutex_t lock;   /* the caller's: held throughout, but for waits */
+    pthread_mutex_t *lock;  /* the caller's: held throughout, but for waits */
 } fixture;
 
 static fixture open_fixture(uint64_t delay_ns, size_t streams) {
     static tide__epochs epochs;
-    fixture f = {.d = open_sim(TIDE__GIB, delay_ns), .e = &epochs};
+    static pthread_mutex_t lock; /* both where they were made: a fixture is copied */
+    fixture f = {.d = open_sim(TIDE__GIB, delay_ns), .e = &epochs, .lock = &lock};
     uint16_t number;
     assert_ok(tide__epochs_open(f.e, f.d, 0));
-    pthread_mutex_init(&f.lock, NULL);
-    pthread_mutex_lock(&f.lock);
+    pthread_mutex_init(f.lock, NULL);
+    pthread_mutex_lock(f.lock);
     for (size_t i = 0; i < streams; i++) {
         if (i > 0) {
             assert_ok(f.d->ops->stream_create(f.d, 0, &f.streams[i]));
@@ -37,6 +38,8 @@ static uint64_t live_events(tide__device *d) {
 static void close_fixture(fixture *f) {
     tide__fault_disarm(f->d);
     tide__epochs_close(f->e);
+    pthread_mutex_unlock(f->lock);
+    pthread_mutex_destroy(f->lock);
     assert_int_equal(live_events(f->d), 0);
     f->d->ops->close(f->d);
 }
@@ -158,9 +161,9 @@ static void a_failed_query_or_wait_is_no_answer(void **state) {
     assert_int_equal(tide__epochs_done(f.e), 1);
     assert_ok(tide__epochs_cut(f.e));
     assert_ok(tide__fault_arm(f.d, TIDE__CALL_EVENT_WAIT, 1, TIDE_DRIVER, false));
-    assert_fails(TIDE_DRIVER, tide__epochs_wait(f.e, 2, UINT64_MAX, &f.lock));
+    assert_fails(TIDE_DRIVER, tide__epochs_wait(f.e, 2, UINT64_MAX, f.lock));
     assert_int_equal(tide__epochs_done(f.e), 1);
-    assert_ok(tide__epochs_wait(f.e, 2, UINT64_MAX, &f.lock));
+    assert_ok(tide__epochs_wait(f.e, 2, UINT64_MAX, f.lock));
     assert_int_equal(tide__epochs_done(f.e), 2);
     close_fixture(&f);
 }
@@ -168,14 +171,14 @@ static void a_failed_query_or_wait_is_no_answer(void **state) {
 static void the_host_waits_for_as_long_as_told(void **state) {
     (void)state;
     fixture f = open_fixture(10 * MS, 2);
-    assert_fails(TIDE_TIMEOUT, tide__epochs_wait(f.e, 1, 4 * MS, &f.lock)); /* closes it first */
+    assert_fails(TIDE_TIMEOUT, tide__epochs_wait(f.e, 1, 4 * MS, f.lock)); /* closes it first */
     assert_int_equal(f.d->ops->now_ns(f.d), 4 * MS);
     assert_int_equal(tide__epochs_done(f.e), 0);
-    assert_ok(tide__epochs_wait(f.e, 1, 6 * MS, &f.lock));
+    assert_ok(tide__epochs_wait(f.e, 1, 6 * MS, f.lock));
     assert_int_equal(f.d->ops->now_ns(f.d), 10 * MS);
     assert_int_equal(tide__epochs_done(f.e), 1);
     assert_int_equal(f.e->host_waits, 2);
-    assert_ok(tide__epochs_wait(f.e, 1, 0, &f.lock)); /* done already */
+    assert_ok(tide__epochs_wait(f.e, 1, 0, f.lock)); /* done already */
     assert_int_equal(f.e->host_waits, 2);
     close_fixture(&f);
 }
