@@ -96,8 +96,7 @@ static tide_status read_switch(const char *name, bool *off) {
 static tide_status open_backend(const tide_open_options *o, tide__device **out) {
     const char *name = o->backend != NULL ? o->backend : getenv("PAGETIDE_DEVICE");
     if (name == NULL || strcmp(name, "") == 0 || strcmp(name, "cuda") == 0) {
-        return tide__fail(TIDE_NO_DEVICE,
-                          "this build has no cuda backend: set PAGETIDE_DEVICE to host or sim");
+        return tide__cuda_open(out);
     }
     if (strcmp(name, "sim") == 0) {
         return tide__sim_open(&(tide__sim_options){.device_count = o->device_count}, out);

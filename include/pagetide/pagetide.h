@@ -134,8 +134,10 @@ TIDE_API tide_status tide_alloc(tide_allocator *a, int device, size_t size_bytes
                                 tide_pool pool, void **out);
 
 /* As tide_alloc, at exactly this address (a multiple of 512 that an earlier
- * block of the pool had): TIDE_IN_USE where any of its bytes is taken. Where
- * larger blocks live it takes up to 1 MiB for fewer bytes. */
+ * block of the pool had): TIDE_IN_USE where any of its bytes is taken,
+ * TIDE_CAPTURING where they wait for a capture to end, TIDE_NOT_READY where
+ * queued work holds them for longer than oom_wait_ns. Where larger blocks live
+ * it takes up to 1 MiB for fewer bytes. */
 TIDE_API tide_status tide_alloc_at(tide_allocator *a, int device, size_t size_bytes, tide_stream stream,
                                    tide_pool pool, void *address);
 
@@ -222,7 +224,8 @@ typedef uint64_t (*tide_oom_callback)(void *user, int device, uint64_t bytes);
 /* *id names the callback for its removal. */
 TIDE_API tide_status tide_oom_callback_add(tide_allocator *a, tide_oom_callback callback, void *user,
                                            uint64_t *id);
-/* When this returns no other thread is inside the callback, and none will be. */
+/* When this returns no other thread is inside the callback, and none will be;
+ * called from inside a callback it does not wait for other threads. */
 TIDE_API tide_status tide_oom_callback_remove(tide_allocator *a, uint64_t id);
 
 /* ---- Streams ----------------------------------------------------------- */

@@ -189,6 +189,11 @@ void tide__sim_set_trace_time(tide__device *d, uint64_t ns);
 /* The stream, which must exist, is captured from here on, or no more. */
 void tide__sim_set_capturing(tide__device *d, int gpu, tide_stream stream, bool capturing);
 
+/* cuda: all GPUs that the process sees, through libcuda (or the file that PAGETIDE_LIBCUDA
+ * names), which is opened now. TIDE_NO_DEVICE, and what to do, where there is none. Makes
+ * no context before the first call that needs one. */
+tide_status tide__cuda_open(tide__device **out);
+
 /* host: chunks are memfd pages, streams are threads. See host.h for queueing work. */
 typedef struct tide__host_options {
     int device_count;        /* 0: 1 */

@@ -27,7 +27,7 @@ tide_status tide__host_stream_capturing(tide__host_gpu *g, tide_stream stream, b
     if (!s) {
         return TIDE_BAD_HANDLE;
     }
-    *out = s->graph != NULL;
+    *out = stream == 0 ? g->captures > 0 : s->graph != NULL;
     return TIDE_OK;
 }
 

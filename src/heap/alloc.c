@@ -53,8 +53,17 @@ static tide_status check_announced(tide__core *c, const tide__heap *h, const tid
     return status;
 }
 
-static tide_status alloc_slow(tide__core *c, tide__heap *h, tide__stream_cache *s, uint64_t size, uint64_t at,
-                              tide__block **out) {
+/* Under the cache's lock: the block is a caller's from here, and no sooner, for
+ * who frees a stale address that it has may come at once. */
+static void hand_out(tide__core *c, tide__stream_cache *s, tide__block *b, uint64_t requested) {
+    b->requested = requested;
+    s->allocs++;
+    tide__account(c, s, (int64_t)requested, (int64_t)b->size);
+    tide__block_set(b, TIDE__LIVE);
+}
+
+static tide_status alloc_slow(tide__core *c, tide__heap *h, tide__stream_cache *s, uint64_t requested,
+                              uint64_t size, uint64_t at, tide__block **out) {
     uint64_t start = tide__monotonic_ns();
     pthread_mutex_lock(&c->slow);
     c->slow_allocs++;
@@ -71,16 +80,14 @@ static tide_status alloc_slow(tide__core *c, tide__heap *h, tide__stream_cache *
     if (status == TIDE_OK) {
         status = tide__core_back(c, h, s, size, at, out);
     }
+    if (status == TIDE_OK) {
+        tide__lock_take(&s->lock);
+        hand_out(c, s, *out, requested);
+        tide__lock_drop(&s->lock);
+    }
     c->slow_ns += tide__monotonic_ns() - start;
     pthread_mutex_unlock(&c->slow);
     return status;
-}
-
-/* Under the cache's lock: the block is a caller's from here. */
-static void hand_out(tide__core *c, tide__stream_cache *s, tide__block *b, uint64_t requested) {
-    b->requested = requested;
-    s->allocs++;
-    tide__account(c, s, (int64_t)requested, (int64_t)b->size);
 }
 
 /* The whole of the fast path: a block of this size from the cache, else one
@@ -95,7 +102,6 @@ static tide_status alloc_fast(tide__core *c, uint64_t requested, tide__stream_ca
         b->marked = 0;
         s->hits++;
         hand_out(c, s, b, requested);
-        tide__block_set(b, TIDE__LIVE);
     } else {
         status = take_fit(c, tide__core_heap(c, pool, size), s, size, &b);
         if (b != NULL) {
@@ -138,12 +144,7 @@ static tide_status alloc_slow_block(tide__core *c, uint64_t requested, tide__str
     tide__heap *h = tide__core_heap(c, pool, size);
     tide_status status = at != 0 ? heap_at(c, pool, at, &h, &size) : TIDE_OK;
     if (status == TIDE_OK) {
-        status = alloc_slow(c, h, s, size, at, out);
-    }
-    if (status == TIDE_OK) {
-        tide__lock_take(&s->lock);
-        hand_out(c, s, *out, requested);
-        tide__lock_drop(&s->lock);
+        status = alloc_slow(c, h, s, requested, size, at, out);
     }
     return status;
 }
@@ -230,7 +231,12 @@ tide_status tide__core_free(tide__core *c, const tide__extent *x, uint64_t va) {
     if (TIDE__UNLIKELY(b == NULL)) {
         return not_live(va);
     }
-    tide__stream_cache *s = atomic_load_explicit(&c->caches[b->stream], memory_order_relaxed);
+    uint16_t number = b->stream; /* nonsense, where another thread frees it too and it moves on */
+    tide__stream_cache *s =
+        number < TIDE__STREAM_MAX ? atomic_load_explicit(&c->caches[number], memory_order_relaxed) : NULL;
+    if (TIDE__UNLIKELY(s == NULL)) {
+        return not_live(va);
+    }
     tide__epoch epoch = tide__epochs_open_number(&c->epochs);
     tide__lock_take(&s->lock);
     /* Of two threads that free one block at once, one fails here. */

@@ -492,7 +492,22 @@ static verdict attempt(tide__core *c, tide__plan *p, const request *r, growth *g
     return v;
 }
 
+/* For an address whose blocks were freed: the host waits for what they wait for,
+ * once. What is still not there then (a capture holds it) is refused. */
+static tide_status wait_for_place(tide__core *c, tide__plan *p, tide__epoch *waited) {
+    if (p->wait_for <= *waited) {
+        return c->epochs.captures > 0
+                   ? tide__fail(TIDE_CAPTURING, "alloc_at %#llx: freed during a capture that has not ended",
+                                (unsigned long long)p->at)
+                   : tide__fail(TIDE_IN_USE, "alloc_at %#llx: another stream's", (unsigned long long)p->at);
+    }
+    tide_status status = tide__epochs_wait(&c->epochs, p->wait_for, c->oom_wait_ns, &c->slow);
+    *waited = p->wait_for;
+    return status == TIDE_OK ? tide__core_poll_strictly(c) : status;
+}
+
 static tide_status back_once(tide__core *c, tide__plan *p, const request *r, tide__block **out) {
+    tide__epoch waited = 0;
     growth g = {.target = growth_target(c, r->size)};
     g.most = c->peak_live_window / 1000 * (1000 + c->tuning.most_per_mille) + c->tuning.most_bytes;
     for (;;) {
@@ -502,8 +517,7 @@ static tide_status back_once(tide__core *c, tide__plan *p, const request *r, tid
             return *out != NULL ? TIDE_OK : execute(c, p, out);
         }
         if (v == FAILED && status == TIDE_NOT_READY) {
-            status = tide__epochs_wait(&c->epochs, p->wait_for, UINT64_MAX, &c->slow);
-            status = status == TIDE_OK ? tide__core_poll_strictly(c) : status;
+            status = wait_for_place(c, p, &waited);
         } else if (v == AGAIN && g.give_back != NULL) {
             uint64_t released = 0;
             status = tide__core_give_back(c, g.give_back, &released);

@@ -156,7 +156,7 @@ tide_status tide__place_exact(tide__core *c, tide__plan *p, tide__place *out) {
     for (; b != NULL && b->va < p->at + p->size; b = b->next) {
         uint8_t state = tide__state_of(b);
         bool freed = (state == TIDE__RETIRING && !c->no_unmaps) || state == TIDE__AWAITING ||
-                     (state == TIDE__FREE && c->cross_stream != TIDE_CROSS_STREAM_OFF);
+                     (state == TIDE__FREE && c->cross_stream != TIDE_CROSS_STREAM_OFF && !p->heap->graph);
         if (!in_run(c, p, b) && freed) {
             blocked = true;
             *wait_for = tide__max(*wait_for, b->epoch);

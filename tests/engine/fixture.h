@@ -2,17 +2,23 @@
 /*
  * fixture: an allocator over a watching, failing sim or host device, and the
  * calls that tests make all the time, on device 0 unless they say otherwise.
+ *
+ * Where PAGETIDE_TEST_STANDIN is set, what runs on host runs on the cuda device,
+ * whose driver is the stand-in over that host device; what fails then fails in the
+ * driver.
  */
 #ifndef TIDE_TEST_FIXTURE_H
 #define TIDE_TEST_FIXTURE_H
 
 #include "engine_test.h"
+#include "standin/use.h"
 #include "watch.h"
 
 typedef struct fixture {
     tide_allocator *a;
     watch *w;
     tide__device *fault, *inner;
+    bool standin;    /* the cuda device is between the watching device and `fault` */
     watch_left left; /* filled by close */
     bool host;
 } fixture;
@@ -42,7 +48,9 @@ static inline fixture *open_fixture(const fixture_options *options) {
                                  &f->inner));
     }
     assert_ok(tide__fault_open(f->inner, &f->fault));
-    f->w = watch_open(f->fault, o.mode, &f->left);
+    tide__device *device = o.host ? standin_between(f->fault) : f->fault;
+    assert_non_null(device);
+    f->w = watch_open(device, o.mode, &f->left);
     tide_open_options open = {.struct_size = sizeof open, .cross_stream = o.mode, .limit_bytes = o.limit};
     assert_ok(tide__open_on(&f->w->base, &open, o.tuning, &f->a));
     return f;
@@ -57,6 +65,9 @@ static inline void close_fixture(fixture *f) {
         assert_ok(tide__host_device_sync(f->inner, i));
     }
     assert_ok(tide_close(f->a));
+    if (f->host) {
+        assert_string_equal(standin_end(f->fault), "");
+    }
     assert_true(f->left.closed);
     assert_int_equal(f->left.chunks + f->left.mappings + f->left.reservations + f->left.events, 0);
     free(f);

@@ -10,6 +10,7 @@
 #include "allocator.h"
 #include "device/fault.h"
 #include "device/host.h"
+#include "standin/use.h"
 #include "watch.h"
 
 #define GRANULE_BYTES (2 * TIDE__MIB)
@@ -715,7 +716,11 @@ static bool set_up(model *m, watch_left *left) {
         tide__host_set_lateness(m->inner, m->c->seed, draw(&random) % 3 == 0 ? 0 : 200000);
         tide__host_reuse_stream_handles(m->inner, draw(&random) % 2 == 0);
     }
-    m->w = watch_open(m->fault, m->mode, left);
+    tide__device *device = host ? standin_between(m->fault) : m->fault;
+    if (device == NULL) {
+        return wrong(m, "no stand-in for the driver: %s", tide_last_error());
+    }
+    m->w = watch_open(device, m->mode, left);
     tide_open_options options = {
         .struct_size = sizeof options, .cross_stream = m->mode, .limit_bytes = m->limit};
     if (tide__open_on(&m->w->base, &options, small ? &tuning : NULL, &m->a) != TIDE_OK) {
@@ -819,6 +824,10 @@ bool model_run(const model_case *c, model_result *out) {
             tide__host_device_sync(m->inner, i); /* close wants the work done */
         }
         tide_close(m->a);
+        const char *without = c->backend == MODEL_HOST ? standin_end(m->fault) : "";
+        if (fine && without[0] != '\0') {
+            fine = wrong(m, "to the driver: %s", without);
+        }
         if (fine && (!left.closed || left.chunks + left.mappings + left.reservations + left.events != 0)) {
             fine = wrong(m, "after close: %zu chunks, %zu mappings, %zu reservations, %zu events",
                          left.chunks, left.mappings, left.reservations, left.events);

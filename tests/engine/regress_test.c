@@ -357,6 +357,45 @@ static void alloc_at_gives_up_on_a_mapping_that_stays(void **state) {
     close_fixture(f);
 }
 
+static void alloc_at_refuses_what_a_graph_replays(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){.delay = SECOND});
+    tide_stream stream, other;
+    tide_pool pool;
+    void *ptr;
+    assert_ok(tide_stream_create(f->a, 0, &stream));
+    assert_ok(tide_stream_create(f->a, 0, &other));
+    assert_ok(tide_pool_create(f->a, 0, &pool));
+    assert_ok(
+        tide_alloc(f->a, 0, 4 * MIB, stream, pool, &ptr)); /* the pool is a graph's from its capture on */
+    assert_ok(tide_free(f->a, ptr));
+    assert_ok(tide_capture_begin(f->a, 0, stream, pool));
+    assert_ok(tide_capture_end(f->a, 0, stream));
+    assert_fails(TIDE_IN_USE, tide_alloc_at(f->a, 0, 4 * MIB, other, pool, ptr));
+    assert_ok(tide_alloc_at(f->a, 0, 4 * MIB, stream, pool, ptr));
+    assert_ok(tide_free(f->a, ptr));
+    assert_ok(tide_pool_release(f->a, pool));
+    close_fixture(f);
+}
+
+static void alloc_at_does_not_wait_for_a_capture(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){.delay = SECOND});
+    tide_stream stream;
+    tide_pool pool;
+    void *ptr = alloc_on(f, 4 * MIB, 0);
+    assert_ok(tide_stream_create(f->a, 0, &stream));
+    assert_ok(tide_record_stream(f->a, ptr, stream));
+    assert_ok(tide_pool_create(f->a, 0, &pool));
+    assert_ok(tide_capture_begin(f->a, 0, stream, pool));
+    free_block(f, ptr);
+    assert_fails(TIDE_CAPTURING, try_alloc_at(f, 4 * MIB, 0, ptr));
+    assert_ok(tide_capture_end(f->a, 0, stream));
+    assert_ok(try_alloc_at(f, 4 * MIB, 0, ptr));
+    assert_ok(tide_pool_release(f->a, pool));
+    close_fixture(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(alloc_at_on_a_stream_new_to_the_pool),
@@ -380,6 +419,8 @@ int main(void) {
         cmocka_unit_test(the_slow_path_times_itself),
         cmocka_unit_test(an_address_whose_old_mapping_stands_can_be_taken),
         cmocka_unit_test(alloc_at_gives_up_on_a_mapping_that_stays),
+        cmocka_unit_test(alloc_at_refuses_what_a_graph_replays),
+        cmocka_unit_test(alloc_at_does_not_wait_for_a_capture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

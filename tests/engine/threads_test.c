@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "engine_test.h"
+#include "standin/use.h"
 
 #define MIB TIDE__MIB
 #define THREADS 6
@@ -193,7 +194,9 @@ static void run_crowd(bool on_host, tide_cross_stream mode, int rounds) {
                                  &device));
     }
     tide_open_options options = {.struct_size = sizeof options, .cross_stream = mode};
-    assert_ok(tide__open_on(device, &options, &tuning, &c.a));
+    tide__device *under = on_host ? standin_between(device) : device;
+    assert_non_null(under);
+    assert_ok(tide__open_on(under, &options, &tuning, &c.a));
     for (uint64_t i = 0; i < THREADS; i++) {
         workers[i] = (worker){.c = &c, .random = 100 + i};
         assert_ok(tide_stream_create(c.a, 0, &workers[i].stream));
@@ -225,6 +228,9 @@ static void run_crowd(bool on_host, tide_cross_stream mode, int rounds) {
         assert_int_equal(atomic_load(&c.violations), 0);
     }
     assert_ok(tide_close(c.a));
+    if (on_host) {
+        assert_string_equal(standin_end(device), "");
+    }
     print_message("%llu allocations, %u out of memory, %llu moves\n", (unsigned long long)s.allocs,
                   atomic_load(&c.ooms), (unsigned long long)s.moves);
 }
