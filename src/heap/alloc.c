@@ -200,10 +200,12 @@ tide__block *tide__core_find(tide__core *c, const tide__extent *x, uint64_t va) 
 /* Freed bytes call for an epoch now and then, so that they become anybody's in
  * time; whoever has the slow path's lock now will cut one soon anyway. */
 static void maybe_cut(tide__core *c, uint64_t freed) {
-    freed += atomic_fetch_add_explicit(&c->freed_since_cut, freed, memory_order_relaxed);
+    uint64_t sum = freed + atomic_load_explicit(&c->freed_since_cut, memory_order_relaxed);
     uint64_t reserved = atomic_load_explicit(&c->chunks.reserved_bytes, memory_order_relaxed);
-    if (freed >= tide__max(c->tuning.epoch_bytes, reserved / c->tuning.epoch_share) &&
-        pthread_mutex_trylock(&c->slow) == 0) {
+    if (sum < tide__max(c->tuning.epoch_bytes, reserved / c->tuning.epoch_share) ||
+        pthread_mutex_trylock(&c->slow) != 0) {
+        atomic_fetch_add_explicit(&c->freed_since_cut, freed, memory_order_relaxed);
+    } else {
         tide__epochs_poll(&c->epochs); /* else the closed ones pile up where no slow path comes by */
         if (tide__epochs_cut(&c->epochs) == TIDE_OK) {
             atomic_store_explicit(&c->freed_since_cut, 0, memory_order_relaxed);

@@ -90,6 +90,7 @@ void tide__cache_flush(tide__core *c, tide__stream_cache *s) {
         shrink(c, s, 0);
     }
     tide__cache_send_last(c, s);
+    tide__account_settle(c, s); /* the slow path weighs by the totals */
     tide__lock_drop(&s->lock);
 }
 
@@ -107,30 +108,66 @@ static void raise_peak(_Atomic(int64_t) *peak, int64_t value) {
 }
 
 /* Each stream counts apart and adds to the shared totals in steps, so that
- * threads on different streams do not fight over one cache line. What was asked
- * for is the blocks less what rounding wasted, which is so little that it seldom
- * fills a step: one atomic operation for a large block, not two. */
-#define ACCOUNT_STEP (1 << 20)
+ * threads on different streams do not fight over one cache line. Totals lag more
+ * behind what was freed than behind what was allocated, so that a large block that
+ * comes and goes costs no atomic operation: a total is too high rather than too
+ * low, and no peak escapes. What was asked for is the blocks less what rounding
+ * wasted, which is so little that it seldom fills a step. */
+#define ACCOUNT_STEP ((int64_t)1 << 20)
+#define ACCOUNT_FREED ((int64_t)64 << 20) /* of all streams together, where they are few */
 
-static void add_in_steps(_Atomic(int64_t) *total, int64_t *delta, int64_t bytes) {
-    *delta += bytes;
-    if (*delta > ACCOUNT_STEP || *delta < -ACCOUNT_STEP) {
-        atomic_fetch_add_explicit(total, *delta, memory_order_relaxed);
-        *delta = 0;
+static void add_in_steps(_Atomic(int64_t) *total, _Atomic(int64_t) *delta, int64_t bytes, int64_t most,
+                         int64_t freed) {
+    int64_t sum = atomic_load_explicit(delta, memory_order_relaxed) + bytes;
+    if (sum > most || sum < -freed) {
+        atomic_fetch_add_explicit(total, sum, memory_order_relaxed);
+        sum = 0;
     }
+    atomic_store_explicit(delta, sum, memory_order_relaxed);
+}
+
+void tide__account_streams(tide__core *c, uint32_t streams) {
+    int64_t each = ACCOUNT_FREED / (int64_t)tide__max(streams, 1);
+    atomic_store_explicit(&c->account_freed, tide__max(each, ACCOUNT_STEP), memory_order_relaxed);
+}
+
+void tide__account_settle(tide__core *c, tide__stream_cache *s) {
+    add_in_steps(&c->allocated_bytes, &s->allocated_delta, 0, 0, 0);
+    add_in_steps(&c->wasted_bytes, &s->wasted_delta, 0, 0, 0);
+}
+
+/* What other streams freed and did not count yet, which the totals have too
+ * much; 0 where there are so many streams that each counts at once. */
+static int64_t uncounted(tide__core *c, const tide__stream_cache *s) {
+    int64_t sum = 0;
+    uint32_t count = atomic_load_explicit(&c->cache_count, memory_order_acquire);
+    if (atomic_load_explicit(&c->account_freed, memory_order_relaxed) == ACCOUNT_STEP) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        tide__stream_cache *other = atomic_load_explicit(&c->caches[i], memory_order_relaxed);
+        if (other != s) {
+            int64_t delta = atomic_load_explicit(&other->allocated_delta, memory_order_relaxed);
+            sum += delta < 0 ? delta : 0;
+        }
+    }
+    return sum;
 }
 
 void tide__account(tide__core *c, tide__stream_cache *s, int64_t requested, int64_t allocated) {
-    add_in_steps(&c->allocated_bytes, &s->allocated_delta, allocated);
-    add_in_steps(&c->wasted_bytes, &s->wasted_delta, allocated - requested);
+    int64_t freed = atomic_load_explicit(&c->account_freed, memory_order_relaxed);
+    add_in_steps(&c->allocated_bytes, &s->allocated_delta, allocated, ACCOUNT_STEP, freed);
+    add_in_steps(&c->wasted_bytes, &s->wasted_delta, allocated - requested, ACCOUNT_STEP, ACCOUNT_STEP);
     if (allocated > 0) {
-        int64_t a = atomic_load_explicit(&c->allocated_bytes, memory_order_relaxed) + s->allocated_delta;
-        int64_t r = a - atomic_load_explicit(&c->wasted_bytes, memory_order_relaxed) - s->wasted_delta;
-        if (a > atomic_load_explicit(&c->peak_allocated, memory_order_relaxed)) {
-            raise_peak(&c->peak_allocated, a);
-        }
-        if (r > atomic_load_explicit(&c->peak_requested, memory_order_relaxed)) {
-            raise_peak(&c->peak_requested, r);
+        int64_t a = atomic_load_explicit(&c->allocated_bytes, memory_order_relaxed) +
+                    atomic_load_explicit(&s->allocated_delta, memory_order_relaxed);
+        int64_t r = a - atomic_load_explicit(&c->wasted_bytes, memory_order_relaxed) -
+                    atomic_load_explicit(&s->wasted_delta, memory_order_relaxed);
+        if (TIDE__UNLIKELY(a > atomic_load_explicit(&c->peak_allocated, memory_order_relaxed) ||
+                           r > atomic_load_explicit(&c->peak_requested, memory_order_relaxed))) {
+            int64_t others = uncounted(c, s);
+            raise_peak(&c->peak_allocated, a + others);
+            raise_peak(&c->peak_requested, r + others);
         }
     }
 }

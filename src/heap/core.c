@@ -16,7 +16,7 @@ const tide__tuning tide__tuning_default = {
     .slack_bytes = 20 * TIDE__MIB,
     .most_per_mille = 13,
     .most_bytes = 56 * TIDE__MIB,
-    .epoch_bytes = 16 * TIDE__MIB,
+    .epoch_bytes = 14 * TIDE__MIB,
     .epoch_share = 512,
 };
 

@@ -67,8 +67,8 @@ typedef struct tide__stream_cache {
     tide__block *last;  /* the last larger block freed: the next alloc of its size gets it whole */
     uint64_t bytes;     /* in bins */
     uint64_t filled[TIDE__CACHE_WORDS]; /* bit i: bin i has a block */
-    /* Not yet in the core's totals: see tide__account. */
-    int64_t allocated_delta, wasted_delta;
+    /* Not yet in the core's totals: see tide__account. Written under the lock, read by anyone. */
+    _Atomic(int64_t) allocated_delta, wasted_delta;
     uint64_t allocs, frees, hits;
     tide__epoch last_free;          /* of its blocks */
     uint64_t freed_since_cut;       /* bytes not yet in the core's */
@@ -134,6 +134,7 @@ typedef struct tide__core {
 
     /* Written under the cache locks, in steps: see tide__account. */
     _Atomic(int64_t) allocated_bytes, wasted_bytes; /* requested is the one less the other */
+    _Atomic(int64_t) account_freed; /* so many bytes may a stream have freed and not counted yet */
     _Atomic(int64_t) peak_requested, peak_allocated;
 
     struct {                      /* written under `slow`, read without a lock */
@@ -217,6 +218,10 @@ void tide__core_flush_caches(tide__core *c);
 /* Adds to what callers hold; peaks are kept exact for one stream at a time.
  * The cache's lock is held. */
 void tide__account(tide__core *c, tide__stream_cache *s, int64_t requested, int64_t allocated);
+/* Brings a stream's uncounted steps into the totals. The cache's lock is held. */
+void tide__account_settle(tide__core *c, tide__stream_cache *s);
+/* There are so many streams now. Under `slow`. */
+void tide__account_streams(tide__core *c, uint32_t streams);
 
 /* Under `core`: the free block of the index that fits `size` best: the tightest,
  * for large blocks the one whose taking pins the fewest idle bytes. NULL if none. */

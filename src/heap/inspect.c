@@ -12,9 +12,7 @@ static void settle_accounts(tide__core *c, tide_stats *out) {
     for (uint32_t i = 0; i < count; i++) {
         tide__stream_cache *s = atomic_load(&c->caches[i]);
         tide__lock_take(&s->lock);
-        atomic_fetch_add(&c->allocated_bytes, s->allocated_delta);
-        atomic_fetch_add(&c->wasted_bytes, s->wasted_delta);
-        s->allocated_delta = s->wasted_delta = 0;
+        tide__account_settle(c, s);
         out->allocs += s->allocs;
         out->frees += s->frees;
         out->cache_hits += s->hits;

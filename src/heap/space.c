@@ -19,6 +19,10 @@ static uint64_t block_table_bytes(const tide__extent *x) {
     return (x->size >> x->window_shift) * sizeof *x->block_of;
 }
 
+/* A million small blocks come and go at random, and the walk through page tables
+ * would cost as much as the load. A table that never fills a huge page stays as it is. */
+#define HUGE_TABLE_BYTES (64 * TIDE__MIB)
+
 tide_status tide__extent_create(uint64_t va, uint64_t size, uint64_t granularity, uint64_t window,
                                 tide__extent **out) {
     tide__extent *x = calloc(1, sizeof *x);
@@ -37,6 +41,9 @@ tide_status tide__extent_create(uint64_t va, uint64_t size, uint64_t granularity
                        (unsigned long long)size, strerror(errno));
         tide__extent_destroy(x);
         return status;
+    }
+    if (block_table_bytes(x) >= HUGE_TABLE_BYTES) {
+        madvise((void *)x->block_of, block_table_bytes(x), MADV_HUGEPAGE); /* refused, it is slower */
     }
     *out = x;
     return TIDE_OK;

@@ -103,6 +103,7 @@ static tide_status add_stream(tide__core *c, tide_stream handle, tide__stream_ca
     }
     atomic_store(&c->caches[s->number], s);
     atomic_store(&c->cache_count, s->number + 1U);
+    tide__account_streams(c, s->number + 1U);
     enter_stream(c, handle, s);
     *out = s;
     return TIDE_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The four-byte lock: one holder at a time, nobody is left asleep. */
+/* The lock: one holder at a time, nobody is left asleep. */
 #include "base_test.h"
 
 #include <pthread.h>
