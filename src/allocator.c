@@ -33,7 +33,8 @@ struct tide_allocator {
     tide__ledger *ledgers;
     tide__registry registry;
     tide__callbacks on_shortage;
-    pthread_mutex_t pool_lock;
+    pthread_mutex_t pool_lock;    /* the records; never held across a driver call */
+    pthread_mutex_t release_lock; /* of two releases at once, one finds the pool gone */
     pool_record pools[POOLS_MAX]; /* 0 is the default of each device; others are of one */
     uint32_t pool_count;
     unsigned forks; /* when it was opened */
@@ -161,6 +162,7 @@ static void destroy(tide_allocator *a) {
     free(a->ledgers);
     a->device->ops->close(a->device);
     pthread_mutex_destroy(&a->pool_lock);
+    pthread_mutex_destroy(&a->release_lock);
     tide__callbacks_close(&a->on_shortage);
     free(a);
 }
@@ -179,6 +181,7 @@ tide_status tide__open_on(tide__device *device, const tide_open_options *options
     pthread_once(&forks_once, watch_forks);
     a->forks = atomic_load_explicit(&forks, memory_order_relaxed);
     pthread_mutex_init(&a->pool_lock, NULL);
+    pthread_mutex_init(&a->release_lock, NULL);
     tide__callbacks_open(&a->on_shortage);
     a->pool_count = 1;
     a->count = device->ops->count(device);
@@ -450,17 +453,23 @@ tide_status tide_pool_release(tide_allocator *a, tide_pool pool) {
     if (status != TIDE_OK) {
         return status;
     }
-    pthread_mutex_lock(&a->pool_lock); /* of two releases at once, one finds the pool gone */
+    pthread_mutex_lock(&a->release_lock);
+    pthread_mutex_lock(&a->pool_lock);
     pool_record *p = &a->pools[index];
-    if (index >= a->pool_count || !p->live || p->generation != pool >> 32) {
+    int device = p->device;
+    bool exists = index < a->pool_count && p->live && p->generation == pool >> 32;
+    pthread_mutex_unlock(&a->pool_lock);
+    if (!exists) {
         status = tide__fail(TIDE_BAD_HANDLE, "pool %#llx does not exist", (unsigned long long)pool);
     } else {
-        status = tide__core_release_pool(a->cores[p->device], index);
+        status = tide__core_release_pool(a->cores[device], index);
     }
     if (status == TIDE_OK) {
+        pthread_mutex_lock(&a->pool_lock);
         p->live = false;
+        pthread_mutex_unlock(&a->pool_lock);
     }
-    pthread_mutex_unlock(&a->pool_lock);
+    pthread_mutex_unlock(&a->release_lock);
     return status;
 }
 

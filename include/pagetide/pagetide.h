@@ -104,7 +104,8 @@ typedef enum tide_cross_stream {
     TIDE_CROSS_STREAM_DEFAULT = 0, /* PAGETIDE_CROSS_STREAM, else idle */
     TIDE_CROSS_STREAM_OFF = 1,     /* nobody, ever */
     TIDE_CROSS_STREAM_IDLE = 2,    /* others, once every stream seen on the device has passed the free */
-    TIDE_CROSS_STREAM_WAIT = 3 /* as idle; beyond 1% over peak live the taker's stream waits on the device */
+    TIDE_CROSS_STREAM_WAIT = 3 /* as idle; before more is reserved than peak live and a slack over it (0.5%
+                                * and 20 MiB) the taker's stream waits on the device */
 } tide_cross_stream;
 
 typedef struct tide_open_options {
@@ -156,8 +157,9 @@ TIDE_API tide_status tide_block_size(tide_allocator *a, const void *ptr, size_t 
 
 /* ---- Pools ------------------------------------------------------------- */
 
-/* A pool has addresses of its own; no chunk is under blocks of two pools at
- * once. */
+/* A pool has addresses of its own, up to 256 GiB at first: some hundreds of pools
+ * fit the 128 TiB of a process, and more are TIDE_NO_ADDRESSES when they allocate.
+ * No chunk is under blocks of two pools at once. */
 TIDE_API tide_status tide_pool_create(tide_allocator *a, int device, tide_pool *out);
 
 /* Gives the pool back: TIDE_IN_USE while it has live blocks or a capture allocates from it. */
@@ -168,8 +170,8 @@ TIDE_API tide_status tide_pool_release(tide_allocator *a, tide_pool pool);
 /* A stream is about to be captured into a graph: from here to tide_capture_end
  * what it allocates with TIDE_POOL_CURRENT comes from `pool`, which is the
  * graph's from now on. Between this call and the capture's beginning nothing
- * may be queued on the stream; a stream that joins a capture is announced too,
- * best before it joins, since otherwise nothing freed is found idle meanwhile.
+ * may be queued on the stream, nor on stream 0 where the two synchronise; a stream that joins a capture is
+ * announced too, best before it joins, since otherwise nothing freed is found idle meanwhile.
  *
  * While streams are captured no event is recorded or waited for on them, they
  * are given new chunks or such as are idle for everybody, and blocks with
@@ -177,7 +179,7 @@ TIDE_API tide_status tide_pool_release(tide_allocator *a, tide_pool pool);
  * end. A graph replays into the blocks that it allocated, freed or not: its
  * pool keeps its chunks until tide_pool_release, which comes after the last
  * replay was launched. Free blocks of the pool serve later captures on the same
- * stream.
+ * stream; outside of captures what is allocated from the pool gets other memory.
  *
  * An allocation that needs chunks on a captured stream that was not announced
  * is TIDE_CAPTURING. TIDE_IN_USE: the stream is announced already;
@@ -211,13 +213,14 @@ TIDE_API tide_status tide_trim(tide_allocator *a, int device, const tide_trim_op
 
 /* Where the device or the limit refuses bytes, an allocation in turn gives idle
  * chunks back, calls the callbacks, waits for the work that freed bytes still
- * wait for (never for other work), waits for the whole device, and fails only
- * then; after each step it looks at the free blocks again. The waits together
- * take at most oom_wait_ns.
+ * wait for (never for other work), waits for the whole device (not for a limit's
+ * sake, nor while a stream that pagetide has seen is captured; a capture on one
+ * that it has not would be spoilt), and fails only then; after each step it looks
+ * at the free blocks again. The waits together take at most oom_wait_ns.
  *
  * A callback runs on the allocating thread, once an allocation, without locks:
  * it may free, trim and allocate, but not close. It returns the bytes it freed,
- * 0 for none; `bytes` is what is still missing. What it allocates calls no
+ * 0 for none; `bytes` is what was asked for and room around it. What it allocates calls no
  * callbacks. */
 typedef uint64_t (*tide_oom_callback)(void *user, int device, uint64_t bytes);
 
@@ -230,13 +233,18 @@ TIDE_API tide_status tide_oom_callback_remove(tide_allocator *a, uint64_t id);
 
 /* ---- Streams ----------------------------------------------------------- */
 
-/* host and sim only; on a GPU streams come from CUDA. Destroying waits, on host,
- * for the stream's queued work; where it fails the stream stays as it was. */
+/* A stream of the device, on a GPU one that does not synchronise with stream 0; those
+ * made elsewhere serve as well. Destroying retires it, and on host waits for its
+ * queued work; where it fails the stream stays as it was. */
 TIDE_API tide_status tide_stream_create(tide_allocator *a, int device, tide_stream *out);
 TIDE_API tide_status tide_stream_destroy(tide_allocator *a, int device, tide_stream stream);
 
 /* The stream is about to be destroyed: waits for nothing, and blocks freed on
- * it become anybody's once its queued work is done. */
+ * it become anybody's once its queued work is done. TIDE_IN_USE while its capture is
+ * announced; TIDE_CAPTURING while a capture that nobody announced lasts: then it is
+ * to be called again before the stream is destroyed. While a stream that is destroyed
+ * is not retired, allocations that need chunks are TIDE_BAD_HANDLE; retired afterwards
+ * the host waits for the whole device. */
 TIDE_API tide_status tide_stream_retire(tide_allocator *a, int device, tide_stream stream);
 
 /* ---- Statistics and phases --------------------------------------------- */
@@ -279,7 +287,7 @@ typedef struct tide_stats {
 TIDE_API tide_status tide_stats_get(tide_allocator *a, int device, tide_stats *out);
 TIDE_API tide_status tide_stats_reset_peaks(tide_allocator *a, int device);
 
-/* The physical bytes held on a device: one load, for callers that ask often. */
+/* The physical bytes held on a device, without a lock, for callers that ask often. */
 TIDE_API uint64_t tide_reserved_bytes(const tide_allocator *a, int device);
 
 /* Marks the start of a phase such as "rollout" (all devices; NULL or "" is no

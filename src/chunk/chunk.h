@@ -9,7 +9,7 @@
  * chunk is given back to the driver only after its last mapping is gone.
  *
  * Driver calls are made under the caller's slow lock and not under its core
- * lock; the records are changed under both.
+ * lock; the records are changed under both, but for `epoch`, which is under core.
  */
 #ifndef TIDE_CHUNK_H
 #define TIDE_CHUNK_H
@@ -56,9 +56,9 @@ tide_status tide__chunks_map(tide__chunks *c, uint32_t index, uint64_t va, bool 
 
 /* The record: spare chunks are in a list, others are not. */
 void tide__chunks_set_spare(tide__chunks *c, uint32_t index);
-/* Takes the spare chunk `index` off the list, or finds one of at most
- * max_bytes (the largest); 0 if there is none. */
+/* Off the list; false if it is not in it. */
 bool tide__chunks_unspare(tide__chunks *c, uint32_t index);
+/* The largest spare chunk of at most max_bytes; 0 if there is none. */
 uint32_t tide__chunks_find_spare(const tide__chunks *c, uint64_t max_bytes);
 
 #endif

@@ -44,12 +44,7 @@ void tide__epochs_close(tide__epochs *e) {
     memset(e, 0, sizeof *e);
 }
 
-tide_status tide__epochs_add_stream(tide__epochs *e, tide_stream handle, uint16_t *index) {
-    uint64_t id;
-    tide_status status = e->device->ops->stream_id(e->device, e->gpu, handle, &id);
-    if (status != TIDE_OK) {
-        return status;
-    }
+tide_status tide__epochs_add_stream(tide__epochs *e, tide_stream handle, uint64_t id, uint16_t *index) {
     if (e->stream_count == TIDE__STREAM_MAX) {
         return tide__fail(TIDE_LIMIT, "more than %d streams on one device: retire those that are destroyed",
                           TIDE__STREAM_MAX);
@@ -65,15 +60,10 @@ tide_status tide__epochs_add_stream(tide__epochs *e, tide_stream handle, uint16_
     return TIDE_OK;
 }
 
-tide_status tide__epochs_reuse_stream(tide__epochs *e, tide_stream handle, uint16_t index) {
-    uint64_t id;
+void tide__epochs_reuse_stream(tide__epochs *e, tide_stream handle, uint64_t id, uint16_t index) {
     tide__epoch_stream *s = e->streams[index];
     TIDE__CHECK(s->retired && s->last <= atomic_load(&e->done));
-    tide_status status = e->device->ops->stream_id(e->device, e->gpu, handle, &id);
-    if (status == TIDE_OK) {
-        *s = (tide__epoch_stream){.handle = handle, .driver_id = id};
-    }
-    return status;
+    *s = (tide__epoch_stream){.handle = handle, .driver_id = id};
 }
 
 static tide_status take_event(tide__epochs *e, tide__event *out) {
@@ -157,6 +147,13 @@ tide_status tide__epochs_cut(tide__epochs *e) {
         if (status == TIDE_CAPTURING && passes_over(e, e->streams[i])) {
             give_event(e, c->marks[--c->event_count].event);
             status = TIDE_OK;
+        }
+        if (status == TIDE_BAD_HANDLE) {
+            e->bad_stream = i;
+            status = tide__fail(TIDE_BAD_HANDLE,
+                                "stream %#llx was destroyed and nothing said so: call tide_stream_retire, "
+                                "best before it is destroyed",
+                                (unsigned long long)e->streams[i]->handle);
         }
         if (status != TIDE_OK) { /* not in the ring, so never done by itself: the next cut covers it */
             give_events(e, c);
@@ -261,33 +258,59 @@ tide_status tide__epochs_wait(tide__epochs *e, tide__epoch epoch, uint64_t timeo
     return status;
 }
 
+/* The first closed epoch at or after `epoch`; NULL where it is done. */
+static tide__closed_epoch *closed_from(tide__epochs *e, tide__epoch epoch) {
+    for (size_t i = 0; i < e->ring_count; i++) {
+        if (ring_at(e, i)->number >= epoch) {
+            return ring_at(e, i);
+        }
+    }
+    return NULL;
+}
+
+/* The stream waits for the events of one closed epoch, but for those of streams
+ * that have a later one in `last`: a stream's events complete in order. Streams
+ * that were retired or captured by then have their last event in an older epoch. */
+static tide_status wait_for_marks(tide__epochs *e, uint16_t stream, const tide__closed_epoch *c,
+                                  const tide__closed_epoch *last) {
+    for (size_t k = c->done_count; k < c->event_count; k++) {
+        uint16_t other = c->marks[k].stream;
+        if (other == stream || (c != last && e->streams[other]->marked_in == last->number)) {
+            continue;
+        }
+        tide_status status = e->device->ops->stream_wait_event(e->device, e->gpu, e->streams[stream]->handle,
+                                                               c->marks[k].event);
+        if (status != TIDE_OK) {
+            return status;
+        }
+        e->stream_waits++;
+    }
+    return TIDE_OK;
+}
+
 tide_status tide__epochs_stream_wait(tide__epochs *e, uint16_t stream, tide__epoch epoch) {
     tide__epoch_stream *s = e->streams[stream];
     tide_status status = close_up_to(e, epoch);
     if (status != TIDE_OK || epoch <= s->waited) {
         return status;
     }
-    /* Events of one stream complete in order: the first closed epoch at or
-     * after `epoch` stands for all before it, but for streams that were retired
-     * by then: their last event is in an earlier one. */
-    for (size_t i = 0; i < e->ring_count; i++) {
-        tide__closed_epoch *c = ring_at(e, i);
-        bool last = c->number >= epoch;
-        for (size_t k = c->done_count; k < c->event_count; k++) {
-            if (c->marks[k].stream == stream || (!last && !e->streams[c->marks[k].stream]->retired)) {
-                continue;
-            }
-            status = e->device->ops->stream_wait_event(e->device, e->gpu, s->handle, c->marks[k].event);
-            if (status != TIDE_OK) {
-                return status;
-            }
-            e->stream_waits++;
-        }
-        if (last) {
-            s->waited = c->number;
-            return TIDE_OK;
+    const tide__closed_epoch *last = closed_from(e, epoch);
+    if (last == NULL) {
+        s->waited = epoch; /* all done already */
+        return TIDE_OK;
+    }
+    for (size_t k = 0; k < last->event_count; k++) {
+        e->streams[last->marks[k].stream]->marked_in = last->number;
+    }
+    for (size_t i = 0; status == TIDE_OK; i++) {
+        const tide__closed_epoch *c = ring_at(e, i);
+        status = wait_for_marks(e, stream, c, last);
+        if (c == last) {
+            break;
         }
     }
-    s->waited = epoch; /* all done already */
-    return TIDE_OK;
+    if (status == TIDE_OK) {
+        s->waited = last->number;
+    }
+    return status;
 }

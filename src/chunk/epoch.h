@@ -43,11 +43,12 @@ typedef struct tide__epoch_stream {
     tide_stream handle;
     uint64_t driver_id;
     bool retired;
-    bool captured;        /* announced, by tide__epochs_capture */
-    bool covered;         /* captured: what it had queued is in an epoch that is closed */
-    tide__epoch recorded; /* the last that has an event of it */
-    tide__epoch last;     /* retired: of its last work */
-    tide__epoch waited;   /* the stream was made to wait, on the device, for all epochs up to this */
+    bool captured;         /* announced, by tide__epochs_capture */
+    bool covered;          /* captured: what it had queued is in an epoch that is closed */
+    tide__epoch recorded;  /* the last that has an event of it */
+    tide__epoch marked_in; /* scratch of tide__epochs_stream_wait: the epoch it has an event in */
+    tide__epoch last;      /* retired: of its last work */
+    tide__epoch waited;    /* the stream was made to wait, on the device, for all epochs up to this */
 } tide__epoch_stream;
 
 typedef struct tide__closed_epoch {
@@ -65,7 +66,7 @@ typedef struct tide__epochs {
     int gpu;
     _Atomic(tide__epoch) open, done;
     tide__epoch_stream *streams[TIDE__STREAM_MAX];
-    uint16_t stream_count;
+    uint16_t stream_count, bad_stream;
     tide__closed_epoch *closed; /* a ring, oldest first */
     size_t ring_first, ring_count, ring_cap;
     tide__event *spare_events;
@@ -81,16 +82,17 @@ typedef struct tide__epochs {
 tide_status tide__epochs_open(tide__epochs *e, tide__device *device, int gpu);
 void tide__epochs_close(tide__epochs *e);
 
-/* Adds a stream; its index is what blocks store. */
-tide_status tide__epochs_add_stream(tide__epochs *e, tide_stream handle, uint16_t *index);
+/* Adds a stream, of the driver's id; its index is what blocks store. */
+tide_status tide__epochs_add_stream(tide__epochs *e, tide_stream handle, uint64_t id, uint16_t *index);
 
 /* Gives the index of a retired stream, whose last epoch is done and of which no
  * block is left that is not idle, to a new one. */
-tide_status tide__epochs_reuse_stream(tide__epochs *e, tide_stream handle, uint16_t index);
+void tide__epochs_reuse_stream(tide__epochs *e, tide_stream handle, uint64_t id, uint16_t index);
 
 /* Closes the open epoch. On failure it stays as closed as it is: the epoch is
  * merged into the next one, never taken for done. TIDE_CAPTURING: not before a
- * capture that nobody announced has ended. */
+ * capture that nobody announced has ended. TIDE_BAD_HANDLE: not before e->bad_stream,
+ * which was destroyed, is retired. */
 tide_status tide__epochs_cut(tide__epochs *e);
 
 /* The stream's capture begins or has ended. At its beginning an epoch is closed;

@@ -20,7 +20,7 @@ static tide_status take_fit(tide__core *c, tide__heap *h, tide__stream_cache *s,
     } else if (x == NULL || !tide__blocks_reserve(&c->blocks, 2)) {
         status = tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for block records");
     } else {
-        tide__block *b = tide__core_find_fit(c, h, x, size);
+        tide__block *b = tide__core_serves(h, s) ? tide__core_find_fit(c, h, x, size) : NULL;
         if (b != NULL) {
             tide__index_remove(x, b);
             *out = tide__core_carve(c, b, size, s->number);
@@ -99,7 +99,7 @@ static tide_status alloc_fast(tide__core *c, uint64_t requested, tide__stream_ca
     tide__lock_take(&s->lock);
     tide__block *b = TIDE__LIKELY(pool == 0) ? tide__cache_take(s, size) : NULL;
     if (TIDE__LIKELY(b != NULL)) {
-        b->marked = 0;
+        tide__block_mark(b, false);
         s->hits++;
         hand_out(c, s, b, requested);
     } else {
@@ -214,7 +214,8 @@ static void maybe_cut(tide__core *c, uint64_t freed) {
     }
 }
 
-/* A block with recorded uses is nobody's before an epoch from now on is done. */
+/* A block with recorded uses is nobody's before an epoch from now on is done. Nor is
+ * a graph's that is freed outside of its captures: they take free blocks as they are. */
 static void put_awaiting(tide__core *c, tide__block *b) {
     tide__lock_take(&c->core);
     tide__block_set(b, TIDE__AWAITING);
@@ -251,10 +252,12 @@ tide_status tide__core_free(tide__core *c, const tide__extent *x, uint64_t va) {
     s->last_free = epoch;
     tide__account(c, s, -(int64_t)b->requested, -(int64_t)size);
     b->epoch = epoch;
-    if (TIDE__UNLIKELY(b->marked)) {
+    if (TIDE__UNLIKELY(tide__block_marked(b))) {
         put_awaiting(c, b);
     } else if (TIDE__LIKELY(b->heap < TIDE__CLASSES)) {
         tide__cache_put(c, s, b);
+    } else if (!tide__core_serves(c->heaps[b->heap], s)) {
+        put_awaiting(c, b);
     } else {
         tide__lock_take(&c->core);
         tide__block_set(b, TIDE__CACHED);
@@ -277,7 +280,7 @@ tide_status tide__core_record_stream(tide__core *c, tide__block *b, tide_stream 
     tide__stream_cache *s;
     tide_status status = tide__core_stream(c, stream, &s);
     if (status == TIDE_OK && s->number != b->stream) {
-        b->marked = 1;
+        tide__block_mark(b, true);
     }
     return status;
 }

@@ -39,7 +39,7 @@ typedef struct growth {
 static tide__block *fit_anywhere(tide__core *c, tide__plan *p) {
     tide__heap *h = p->heap;
     tide__block *best = NULL;
-    for (size_t s = 0; s < h->index_cap; s++) {
+    for (size_t s = 0; tide__core_serves(h, p->stream) && s < h->index_cap; s++) {
         tide__block *b = h->index[s] != NULL ? tide__core_find_fit(c, h, h->index[s], p->size) : NULL;
         if (b != NULL && tide__core_usable(c, b, p->stream->number) &&
             (best == NULL || b->size < best->size)) {
@@ -107,7 +107,7 @@ static tide_status set_target(tide__core *c, tide__plan *p, tide__block *piece, 
             p->last = *rest;
         }
     }
-    piece->marked = 1;
+    tide__block_mark(piece, true);
     p->moves[p->move_count - 1].target = piece;
     return TIDE_OK;
 }
@@ -153,7 +153,7 @@ static uint64_t usual_chunk(const tide__core *c, const tide__heap *h) {
 static tide_status fill_with_new(tide__core *c, tide__plan *p) {
     uint64_t usual = usual_chunk(c, p->heap);
     for (tide__block *b = p->first; b != NULL; b = b == p->last ? NULL : b->next) {
-        if (b->marked || tide__block_is_backed(c, b)) {
+        if (tide__block_marked(b) || tide__block_is_backed(c, b)) {
             continue;
         }
         tide__block *rest;
@@ -219,7 +219,7 @@ static tide_status map_moves(tide__core *c, tide__plan *p) {
 static void commit_stuck(tide__core *c, const tide__move *m) {
     c->chunks.items[m->chunk].aliases++;
     tide__block_set(m->target, TIDE__RETIRING);
-    m->target->marked = 0;
+    tide__block_mark(m->target, false);
     m->target->chunk = m->chunk;
     m->target->epoch = 0;
     tide__list_push(&c->retiring, m->target);
@@ -347,7 +347,7 @@ static verdict choose_place(tide__core *c, tide__plan *p, const growth *g, bool 
 /* In a fresh place more addresses were taken than the chunks fill: the last
  * piece is a hole that nothing goes to. */
 static void trim_tail(tide__core *c, tide__plan *p) {
-    if (p->last->marked) {
+    if (tide__block_marked(p->last)) {
         return;
     }
     tide__block *tail = p->last;
@@ -382,11 +382,11 @@ static tide__candidate *exchangeable(tide__core *c, tide__plan *p, uint64_t miss
 }
 
 /* A capture's work runs whenever its graph is launched, in no stream's order:
- * it gets what is idle for everybody. */
+ * it gets what is idle for everybody, and so does all else in its pool. */
 static bool is_captured(const tide__stream_cache *s) { return atomic_load(&s->capture_pool) != 0; }
 
 static void collect_donors(tide__core *c, tide__plan *p) {
-    bool captured = is_captured(p->stream) || p->heap->captures > 0;
+    bool captured = is_captured(p->stream) || p->heap->graph;
     if (c->no_moves) {
         return;
     }
@@ -494,15 +494,19 @@ static verdict attempt(tide__core *c, tide__plan *p, const request *r, growth *g
 
 /* For an address whose blocks were freed: the host waits for what they wait for,
  * once. What is still not there then (a capture holds it) is refused. */
-static tide_status wait_for_place(tide__core *c, tide__plan *p, tide__epoch *waited) {
+static tide_status wait_for_place(tide__core *c, const tide__plan *p, tide__epoch *waited) {
+    unsigned long long at = p->at; /* the plan is another's while this one waits */
     if (p->wait_for <= *waited) {
         return c->epochs.captures > 0
                    ? tide__fail(TIDE_CAPTURING, "alloc_at %#llx: freed during a capture that has not ended",
-                                (unsigned long long)p->at)
-                   : tide__fail(TIDE_IN_USE, "alloc_at %#llx: another stream's", (unsigned long long)p->at);
+                                at)
+                   : tide__fail(TIDE_IN_USE, "alloc_at %#llx: another stream's", at);
     }
-    tide_status status = tide__epochs_wait(&c->epochs, p->wait_for, c->oom_wait_ns, &c->slow);
     *waited = p->wait_for;
+    tide_status status = tide__epochs_wait(&c->epochs, *waited, c->oom_wait_ns, &c->slow);
+    if (status == TIDE_TIMEOUT) {
+        return tide__fail(TIDE_NOT_READY, "alloc_at %#llx: freed, but queued work may still use it", at);
+    }
     return status == TIDE_OK ? tide__core_poll_strictly(c) : status;
 }
 

@@ -69,7 +69,7 @@ tide__block *tide__block_cut(tide__blocks *b, tide__block *block, uint64_t size)
     rest->epoch = block->epoch;
     rest->stream = block->stream;
     rest->heap = block->heap;
-    rest->marked = 0;
+    tide__block_mark(rest, false);
     tide__block_set(rest, tide__state_of(block));
     if (block->next != NULL) {
         block->next->prev = rest;
@@ -90,7 +90,7 @@ tide__block *tide__block_cut_front(tide__blocks *b, tide__block *block, uint64_t
     front->epoch = block->epoch;
     front->stream = block->stream;
     front->heap = block->heap;
-    front->marked = 0;
+    tide__block_mark(front, false);
     tide__block_set(front, tide__state_of(block));
     if (block->prev != NULL) {
         block->prev->next = front;

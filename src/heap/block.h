@@ -57,7 +57,7 @@ struct tide__block {
     };
     uint16_t heap; /* of the device */
     _Atomic(uint8_t) state;
-    uint8_t marked; /* LIVE: uses on other streams were recorded. BUSY: a move fills it */
+    _Atomic(uint8_t) marked; /* LIVE: uses on other streams were recorded. BUSY: a move fills it */
 };
 _Static_assert(sizeof(tide__block) == 64, "records share cache lines otherwise");
 
@@ -96,6 +96,13 @@ static inline uint8_t tide__state_of(const tide__block *b) {
 }
 static inline void tide__block_set(tide__block *b, tide__heap_block_state state) {
     atomic_store_explicit(&b->state, (uint8_t)state, memory_order_relaxed);
+}
+
+static inline bool tide__block_marked(const tide__block *b) {
+    return atomic_load_explicit(&b->marked, memory_order_relaxed) != 0;
+}
+static inline void tide__block_mark(tide__block *b, bool marked) {
+    atomic_store_explicit(&b->marked, marked, memory_order_relaxed);
 }
 
 /* Cuts a block in two at `size` bytes and returns the second part, with the

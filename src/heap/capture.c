@@ -3,7 +3,8 @@
  * Captures: what a stream allocates while it is captured goes to a pool of the
  * graph's. The graph replays into that memory whenever it is launched, on any
  * stream, so events say nothing of it: the pool keeps all its chunks, and its
- * free blocks are for captures on the same stream, in the order captured.
+ * free blocks are for captures on the same stream, in the order captured. Those of
+ * before the first capture, and those freed between captures, await their epoch first.
  *
  * After the pool's release replays that were launched before may still run. The
  * pool drains: its chunks become anybody's when an epoch closed after the
@@ -13,11 +14,35 @@
 
 static tide__heap **heaps_of(tide__core *c, uint32_t pool) { return &c->heaps[pool * TIDE__CLASSES]; }
 
+/* What the heap has free, and work queued before the capture may still use, is
+ * nobody's until that is done: the graph may be launched on another stream. */
+static void put_off_pending(tide__core *c, tide__heap *h) {
+    tide__epoch done = tide__epochs_done(&c->epochs);
+    for (size_t s = 0; s < h->index_cap; s++) {
+        tide__index_cursor cursor;
+        tide__index *x = h->index[s];
+        tide__block *b = x != NULL ? tide__index_first(x, &cursor, TIDE__ALIGN_BYTES) : NULL;
+        while (b != NULL) {
+            tide__block *next = tide__index_next(x, &cursor, b);
+            if (b->epoch > done) {
+                tide__index_remove(x, b);
+                tide__block_set(b, TIDE__AWAITING);
+                tide__list_push(&c->awaiting, b);
+                c->awaiting_bytes += b->size;
+            }
+            b = next;
+        }
+    }
+}
+
 static void count_capture(tide__core *c, uint32_t pool, int change) {
     tide__lock_take(&c->core);
     for (int kind = 0; kind < TIDE__CLASSES; kind++) {
         tide__heap *h = heaps_of(c, pool)[kind];
         h->captures = (uint16_t)(h->captures + change);
+        if (!h->graph) {
+            put_off_pending(c, h);
+        }
         h->graph = true;
     }
     tide__lock_drop(&c->core);
@@ -68,13 +93,10 @@ static void put_off_awaiting(tide__core *c) {
 }
 
 tide_status tide__core_capture_end(tide__core *c, tide_stream stream) {
-    tide__stream_cache *s;
-    tide_status status = tide__core_stream(c, stream, &s);
-    if (status != TIDE_OK) {
-        return status;
-    }
+    tide_status status = TIDE_OK;
     pthread_mutex_lock(&c->slow);
-    uint32_t pool = atomic_load(&s->capture_pool);
+    tide__stream_cache *s = tide__core_known_stream(c, stream); /* one never seen must not be from now on */
+    uint32_t pool = s != NULL ? atomic_load(&s->capture_pool) : 0;
     if (pool == 0) {
         status =
             tide__fail(TIDE_INVALID_ARGUMENT, "tide_capture_end: no capture of stream %#llx was announced",

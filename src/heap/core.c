@@ -42,6 +42,7 @@ tide_status tide__core_open(const tide__core_options *o, tide__core **out) {
     }
     pthread_mutex_init(&c->slow, NULL);
     tide__lock_init(&c->core);
+    tide__trail_prepare();
     tide__epochs_open(&c->epochs, o->device, o->gpu);
     status = tide__chunks_open(&c->chunks, o->device, o->gpu, o->limit_bytes);
     if (status == TIDE_OK) {
@@ -55,7 +56,6 @@ tide_status tide__core_open(const tide__core_options *o, tide__core **out) {
     return TIDE_OK;
 }
 
-/* Unmaps every chunk of the extent, mapped or left behind, and gives the addresses back. */
 void tide__core_close(tide__core *c) {
     if (c == NULL) {
         return;

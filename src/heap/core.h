@@ -44,7 +44,8 @@ typedef struct tide__heap {
     uint16_t number; /* pool * TIDE__CLASSES + class */
     uint8_t size_class;
     bool live;
-    bool graph; /* a CUDA graph's: keeps its chunks, and its free blocks are their own stream's alone */
+    _Atomic(bool)
+        graph; /* a CUDA graph's: keeps its chunks, and its free blocks are their own stream's alone */
     uint16_t captures;          /* streams whose captures allocate here now */
     tide__epoch released_epoch; /* graph and not live: from when it is done on, the chunks are anybody's */
     tide__extent *extents;
@@ -181,7 +182,8 @@ bool tide__core_pool_is_free(tide__core *c, uint32_t pool);
 tide_status tide__core_capture_begin(tide__core *c, tide_stream stream, uint32_t pool);
 tide_status tide__core_capture_end(tide__core *c, tide_stream stream);
 void tide__core_stats(tide__core *c, tide_stats *out);
-void tide__core_reset_peaks(tide__core *c);
+/* The same, and peaks start anew from what is held now. */
+void tide__core_take_peaks(tide__core *c, tide_stats *out);
 /* After the device's loss: prints the trail, once. */
 void tide__core_tell_trail(tide__core *c);
 
@@ -201,6 +203,8 @@ void tide__stream_close(tide__stream_cache *s);
 
 /* The stream's cache, made if this is the first time it is seen. */
 tide_status tide__core_stream(tide__core *c, tide_stream handle, tide__stream_cache **out);
+/* NULL if it is not known, or is retired. */
+tide__stream_cache *tide__core_known_stream(tide__core *c, tide_stream handle);
 
 /* A block of exactly `size` from the stream's cache; NULL if there is none.
  * The cache's lock is held. */
@@ -255,6 +259,12 @@ static inline tide__index *tide__core_index(tide__heap *h, uint16_t stream) {
     return tide__core_make_index(h, stream);
 }
 tide__heap *tide__core_heap(tide__core *c, uint32_t pool, uint64_t size);
+/* Are the heap's free blocks for this stream now? A graph's are for its captures
+ * alone: a replay may be writing to them. */
+static inline bool tide__core_serves(const tide__heap *h, const tide__stream_cache *s) {
+    return TIDE__LIKELY(!atomic_load_explicit(&h->graph, memory_order_relaxed)) ||
+           atomic_load_explicit(&s->capture_pool, memory_order_relaxed) == h->number / TIDE__CLASSES;
+}
 /* No block of the heap is smaller; a power of two from 512 to TIDE__SMALL_BYTES. */
 uint64_t tide__core_window(const tide__core *c, const tide__heap *h);
 

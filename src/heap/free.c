@@ -180,7 +180,7 @@ tide__block *tide__core_carve(tide__core *c, tide__block *b, uint64_t size, uint
         tide__index_insert(index_of(c->heaps[b->heap], rest->stream), rest);
     }
     b->stream = stream;
-    b->marked = 0;
+    tide__block_mark(b, false);
     tide__block_set(b, TIDE__BUSY);
     atomic_store_explicit(tide__extent_block_slot(x, b->va), tide__block_number(b), memory_order_release);
     return b;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statistics of a device, streams and pools that go, and the walk that checks
- * every invariant. */
+/* Statistics of a device, and the walk that checks the invariants of its blocks and chunks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,10 +21,9 @@ static void settle_accounts(tide__core *c, tide_stats *out) {
 
 static uint64_t positive(int64_t v) { return v > 0 ? (uint64_t)v : 0; }
 
-void tide__core_stats(tide__core *c, tide_stats *out) {
+static void stats_locked(tide__core *c, tide_stats *out) {
     memset(out, 0, sizeof *out);
     out->struct_size = sizeof *out;
-    pthread_mutex_lock(&c->slow);
     settle_accounts(c, out);
     out->allocated_bytes = positive(atomic_load(&c->allocated_bytes));
     out->requested_bytes = positive(atomic_load(&c->allocated_bytes) - atomic_load(&c->wasted_bytes));
@@ -49,13 +47,17 @@ void tide__core_stats(tide__core *c, tide_stats *out) {
     tide__lock_take(&c->core);
     out->active_bytes = out->allocated_bytes + c->awaiting_bytes;
     tide__lock_drop(&c->core);
+}
+
+void tide__core_stats(tide__core *c, tide_stats *out) {
+    pthread_mutex_lock(&c->slow);
+    stats_locked(c, out);
     pthread_mutex_unlock(&c->slow);
 }
 
-void tide__core_reset_peaks(tide__core *c) {
-    tide_stats settled = {0};
+void tide__core_take_peaks(tide__core *c, tide_stats *out) {
     pthread_mutex_lock(&c->slow);
-    settle_accounts(c, &settled);
+    stats_locked(c, out);
     atomic_store(&c->peak_requested, atomic_load(&c->allocated_bytes) - atomic_load(&c->wasted_bytes));
     atomic_store(&c->peak_allocated, atomic_load(&c->allocated_bytes));
     atomic_store(&c->chunks.peak_reserved_bytes, atomic_load(&c->chunks.reserved_bytes));

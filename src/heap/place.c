@@ -27,12 +27,15 @@ bool tide__block_is_backed(const tide__core *c, const tide__block *b) {
     return *tide__extent_chunk_slot(tide__core_extent(c, b), b->va) != 0;
 }
 
+/* Who names an address has been told that it is free, a graph's too. */
 static bool in_run(tide__core *c, const tide__plan *p, const tide__block *b) {
     if (b == NULL) {
         return false;
     }
     uint8_t state = tide__state_of(b);
-    return state == TIDE__HOLE || (state == TIDE__FREE && tide__core_usable(c, b, p->stream->number));
+    return state == TIDE__HOLE ||
+           (state == TIDE__FREE && (p->at != 0 || tide__core_serves(p->heap, p->stream)) &&
+            tide__core_usable(c, b, p->stream->number));
 }
 
 /* The run around a hole; false if it is tried from a hole further left. */
@@ -186,7 +189,7 @@ static tide__block *take_piece(tide__core *c, tide__block *b, uint64_t from, uin
         tide__core_remove_free(c, b);
     }
     tide__block_set(b, TIDE__BUSY);
-    b->marked = 0;
+    tide__block_mark(b, false);
     if (from > b->va) {
         tide__block *front = b;
         b = tide__block_cut(&c->blocks, front, from - front->va);
@@ -214,7 +217,7 @@ void tide__place_put_back(tide__core *c, tide__plan *p) {
     for (bool last = false; !last;) {
         tide__block *next = b->next; /* BUSY, so joining does not swallow it, unless b is the last */
         last = b == p->last;
-        b->marked = 0;
+        tide__block_mark(b, false);
         if (tide__state_of(b) == TIDE__RETIRING) { /* see commit_stuck */
         } else if (tide__block_is_backed(c, b)) {
             tide__core_put_free(c, b);

@@ -100,14 +100,25 @@ tide_status tide__core_release_pool(tide__core *c, uint32_t pool) {
 
 /* ---- Addresses ---- */
 
+/* Twice the device for the default pool's larger blocks, so that one extent does for
+ * a long time; a unit of the registry for all else, and where addresses run short. */
+static tide_status reserve(tide__core *c, const tide__heap *h, uint64_t size, uint64_t *bytes, uint64_t *va) {
+    uint64_t unit = UINT64_C(1) << TIDE__REGISTRY_SHIFT, least = tide__align_up(size, unit);
+    bool wide = h->size_class > 0 && h->number < TIDE__CLASSES;
+    *bytes = tide__max(least, wide ? tide__align_up(2 * c->properties.total_bytes, unit) : unit);
+    tide_status status = c->device->ops->reserve(c->device, c->gpu, *bytes, unit, 0, va);
+    if (status == TIDE_NO_ADDRESSES && *bytes > least) {
+        *bytes = least;
+        status = c->device->ops->reserve(c->device, c->gpu, *bytes, unit, 0, va);
+    }
+    return status;
+}
+
 /* Enlarges the heap by an extent that holds at least `size`. */
 tide_status tide__core_add_extent(tide__core *c, tide__heap *h, uint64_t size) {
-    uint64_t unit = UINT64_C(1) << TIDE__REGISTRY_SHIFT;
-    uint64_t bytes = h->size_class == 0 ? unit : tide__align_up(2 * c->properties.total_bytes, unit);
-    bytes = tide__max(bytes, tide__align_up(size, unit));
-    uint64_t va;
+    uint64_t va, bytes;
     tide__extent *x;
-    tide_status status = c->device->ops->reserve(c->device, c->gpu, bytes, unit, 0, &va);
+    tide_status status = reserve(c, h, size, &bytes, &va);
     if (status != TIDE_OK) {
         return status;
     }

@@ -21,12 +21,12 @@ static tide_status unmap_retired(tide__core *c) {
         if (b->epoch > done || c->no_unmaps) {
             continue;
         }
-        tide__trail_add(&c->trail, TIDE__TRAIL_UNMAPPED, b->va, b->size, 0, b->chunk);
         tide_status status = c->device->ops->unmap(c->device, c->gpu, b->va, b->size);
         if (status != TIDE_OK) {
             first = first == TIDE_OK ? status : first;
             continue;
         }
+        tide__trail_add(&c->trail, TIDE__TRAIL_UNMAPPED, b->va, b->size, 0, b->chunk);
         tide__lock_take(&c->core);
         tide__list_remove(&c->retiring, b);
         c->retiring_bytes -= b->size;
@@ -83,7 +83,6 @@ tide_status tide__core_poll_strictly(tide__core *c) {
 
 tide_status tide__core_give_back(tide__core *c, tide__block *b, uint64_t *released) {
     tide__extent *x = tide__core_extent(c, b);
-    tide__trail_add(&c->trail, TIDE__TRAIL_GIVEN_BACK, b->va, b->size, 0, *tide__extent_chunk_slot(x, b->va));
     tide_status status = c->device->ops->unmap(c->device, c->gpu, b->va, b->size);
     if (status != TIDE_OK) {
         tide__lock_take(&c->core);
@@ -91,6 +90,7 @@ tide_status tide__core_give_back(tide__core *c, tide__block *b, uint64_t *releas
         tide__lock_drop(&c->core);
         return status;
     }
+    tide__trail_add(&c->trail, TIDE__TRAIL_GIVEN_BACK, b->va, b->size, 0, *tide__extent_chunk_slot(x, b->va));
     for (uint64_t va = b->va; va < b->va + b->size;) {
         uint32_t number = *tide__extent_chunk_slot(x, va);
         uint64_t size = c->chunks.items[number].size;
@@ -115,7 +115,7 @@ tide_status tide__core_give_back(tide__core *c, tide__block *b, uint64_t *releas
 }
 
 static tide_status release_spares(tide__core *c, uint64_t bytes, uint64_t *released) {
-    while (*released < bytes) {
+    while (*released < bytes && !c->no_unmaps) {
         uint32_t spare = tide__chunks_find_spare(&c->chunks, UINT64_MAX);
         if (spare == 0) {
             break;
@@ -156,40 +156,55 @@ static size_t take_idle(tide__core *c, tide__plan *p, uint64_t bytes, tide__bloc
     return count;
 }
 
-/* After a failure: what was taken and not given back is free again. */
-static void put_back(tide__core *c, tide__block **taken, size_t count) {
-    tide__lock_take(&c->core);
+/* Gives the taken chunks back. One that the driver keeps is in nobody's way: it is
+ * free again and the others are tried, unless the device is lost. The first failure. */
+static tide_status give_back_all(tide__core *c, tide__block **taken, size_t count, uint64_t *released) {
+    tide_status first = TIDE_OK;
     for (size_t i = 0; i < count; i++) {
-        tide__core_put_free(c, taken[i]);
+        if (first == TIDE_DEVICE_LOST || first == TIDE_DEVICE_GONE) {
+            tide__lock_take(&c->core);
+            tide__core_put_free(c, taken[i]);
+            tide__lock_drop(&c->core);
+            continue;
+        }
+        tide_status status = tide__core_give_back(c, taken[i], released);
+        first = first == TIDE_OK ? status : first;
     }
-    tide__lock_drop(&c->core);
+    return first;
+}
+
+/* One round: spares, then idle chunks, as many as there is room for. */
+static tide_status release_some(tide__core *c, uint64_t bytes, tide__block **taken, size_t batch,
+                                uint64_t *released) {
+    tide_status status = release_spares(c, bytes, released);
+    if (*released < bytes) {
+        size_t count = take_idle(c, c->plan, bytes - *released, taken, batch);
+        tide_status gave = give_back_all(c, taken, count, released);
+        status = status == TIDE_OK ? gave : status;
+    }
+    return status;
 }
 
 tide_status tide__core_release_idle(tide__core *c, uint64_t bytes, uint64_t *released) {
     tide__block *few[RELEASE_BATCH], **taken = few, **more = NULL;
     size_t batch = RELEASE_BATCH, cap = 0;
+    uint64_t before;
     tide__plan *p;
     tide_status status = tide__core_plan(c, &p);
-    if (status == TIDE_OK) {
-        status = release_spares(c, bytes, released);
+    if (status != TIDE_OK) {
+        return status;
     }
-    while (status == TIDE_OK && *released < bytes) {
-        size_t count = take_idle(c, p, bytes - *released, taken, batch), i = 0;
-        if (count == 0) {
-            break;
-        }
-        while (i < count && status == TIDE_OK) {
-            status = tide__core_give_back(c, taken[i++], released);
-        }
-        put_back(c, taken + i, count - i);
+    do { /* what failed in one round is met again in the next, until one gives nothing back */
+        before = *released;
+        status = release_some(c, bytes, taken, batch, released);
         /* Each round walks all that is free: rounds that double keep the whole linear. */
         if (batch < RELEASE_BATCH_MAX && tide__grow((void **)&more, &cap, 2 * batch, sizeof(tide__block *))) {
             taken = more;
             batch *= 2;
         }
-    }
+    } while (*released > before && *released < bytes);
     free(more);
-    return status;
+    return *released >= bytes ? TIDE_OK : status;
 }
 
 /* ---- Trim ---- */

@@ -7,7 +7,8 @@
  *   2. those who asked to be told (callbacks) free what they can
  *   3. the host waits for the oldest epoch that something freed waits for, never
  *      for one that would free nothing; then 1 again
- *   4. the host waits for the whole device, once: others' frees may be queued there
+ *   4. the host waits for the whole device, once, unless a stream is captured that we
+ *      know: others' frees may be queued there
  *
  * All waits together are bounded: work on this device may itself wait for what
  * the caller would do next.
@@ -68,8 +69,20 @@ static bool wait_for_epoch(tide__core *c, tide__shortage *s) {
     return tide__core_poll(c) == TIDE_OK;
 }
 
+/* To wait for a device would spoil a capture on any of its streams. */
+static bool is_anything_captured(tide__core *c) {
+    bool captured = c->epochs.captures > 0;
+    for (uint16_t i = 0; i < c->epochs.stream_count && !captured; i++) {
+        const tide__epoch_stream *e = c->epochs.streams[i];
+        bool is = true; /* also where it cannot be told */
+        captured = !e->retired &&
+                   (c->device->ops->stream_capturing(c->device, c->gpu, e->handle, &is) != TIDE_OK || is);
+    }
+    return captured;
+}
+
 static bool wait_for_device(tide__core *c, tide__shortage *s) {
-    if (s->waited_device || s->timed_out) {
+    if (s->waited_device || s->timed_out || is_anything_captured(c)) {
         return false;
     }
     s->waited_device = true;

@@ -13,7 +13,7 @@ static size_t stream_slot(tide_stream handle) {
     return (size_t)(h >> 51); /* 13 bits: TIDE__STREAM_TABLE */
 }
 
-static tide__stream_cache *find_stream(tide__core *c, tide_stream handle) {
+tide__stream_cache *tide__core_known_stream(tide__core *c, tide_stream handle) {
     size_t i = stream_slot(handle);
     for (size_t step = 0; step < TIDE__STREAM_TABLE; step++, i = (i + 1) % TIDE__STREAM_TABLE) {
         uint64_t key = atomic_load_explicit(&c->stream_table[i].handle, memory_order_acquire);
@@ -76,27 +76,45 @@ static void enter_stream(tide__core *c, tide_stream handle, tide__stream_cache *
     atomic_store_explicit(&c->stream_table[i].handle, handle + 1, memory_order_release);
 }
 
+/* The stream, where it is known by another handle: the driver has several for its
+ * legacy stream. */
+static tide__stream_cache *find_by_id(tide__core *c, uint64_t id) {
+    for (uint16_t i = 0; i < c->epochs.stream_count; i++) {
+        if (!c->epochs.streams[i]->retired && c->epochs.streams[i]->driver_id == id) {
+            return atomic_load(&c->caches[i]);
+        }
+    }
+    return NULL;
+}
+
 /* Under `slow`, since epochs belong to it. */
 static tide_status add_stream(tide__core *c, tide_stream handle, tide__stream_cache **out) {
     tide__stream_cache *s = NULL;
+    uint64_t id;
     if (handle >= UINT64_MAX - 1) { /* two values that the table keeps for itself */
         return tide__fail(TIDE_BAD_HANDLE, "stream %#llx is not a stream", (unsigned long long)handle);
     }
-    tide_status status;
-    if ((s = find_spent(c)) != NULL) {
-        status = tide__epochs_reuse_stream(&c->epochs, handle, s->number);
-        if (status == TIDE_OK) {
-            s->handle = handle;
-            enter_stream(c, handle, s);
-            *out = s;
-        }
+    tide_status status = c->device->ops->stream_id(c->device, c->gpu, handle, &id);
+    if (status != TIDE_OK) {
         return status;
+    }
+    if ((s = find_by_id(c, id)) != NULL) {
+        enter_stream(c, handle, s);
+        *out = s;
+        return TIDE_OK;
+    }
+    if ((s = find_spent(c)) != NULL) {
+        tide__epochs_reuse_stream(&c->epochs, handle, id, s->number);
+        s->handle = handle;
+        enter_stream(c, handle, s);
+        *out = s;
+        return TIDE_OK;
     }
     status = make_cache(handle, &s);
     if (status != TIDE_OK) {
         return status;
     }
-    status = tide__epochs_add_stream(&c->epochs, handle, &s->number);
+    status = tide__epochs_add_stream(&c->epochs, handle, id, &s->number);
     if (status != TIDE_OK) {
         tide__stream_close(s);
         return status;
@@ -110,13 +128,13 @@ static tide_status add_stream(tide__core *c, tide_stream handle, tide__stream_ca
 }
 
 tide_status tide__core_stream(tide__core *c, tide_stream handle, tide__stream_cache **out) {
-    tide__stream_cache *s = find_stream(c, handle);
+    tide__stream_cache *s = tide__core_known_stream(c, handle);
     if (TIDE__LIKELY(s != NULL)) {
         *out = s;
         return TIDE_OK;
     }
     pthread_mutex_lock(&c->slow);
-    s = find_stream(c, handle);
+    s = tide__core_known_stream(c, handle);
     tide_status status = TIDE_OK;
     if (s != NULL) {
         *out = s;
@@ -134,33 +152,40 @@ void tide__stream_close(tide__stream_cache *s) {
 
 /* ---- Streams that go ---- */
 
-/* Under `slow`: no later epoch waits for the stream, and its handle is another's. */
-static void forget_stream(tide__core *c, tide_stream handle, uint16_t number) {
+/* Under `slow`: no later epoch waits for the stream, and its handles are another's. */
+static void forget_stream(tide__core *c, uint16_t number) {
+    const tide__stream_cache *s = atomic_load(&c->caches[number]);
     c->epochs.streams[number]->retired = true;
     c->epochs.streams[number]->last = tide__epochs_open_number(&c->epochs) - 1;
     for (size_t i = 0; i < TIDE__STREAM_TABLE; i++) {
-        if (atomic_load(&c->stream_table[i].handle) == handle + 1) {
+        uint64_t key = atomic_load(&c->stream_table[i].handle);
+        if (key != 0 && key != UINT64_MAX && atomic_load(&c->stream_table[i].cache) == s) {
             /* Probes go on past the slot; a stream of the same handle is a new one. */
             atomic_store(&c->stream_table[i].handle, UINT64_MAX);
         }
     }
 }
 
+/* No event can be recorded on a stream that is destroyed already: its work is done
+ * when the whole device's is. */
+static tide_status close_last_epoch(tide__core *c, const tide__stream_cache *s) {
+    tide_status status = tide__epochs_cut(&c->epochs);
+    if (status == TIDE_BAD_HANDLE && c->epochs.bad_stream == s->number) {
+        status = c->device->ops->device_wait(c->device, c->gpu, c->oom_wait_ns);
+    }
+    return status;
+}
+
 tide_status tide__core_retire_stream(tide__core *c, tide_stream handle, bool destroy) {
     tide_status status = TIDE_OK;
     pthread_mutex_lock(&c->slow);
-    tide__stream_cache *s = NULL;
-    for (uint16_t i = 0; i < c->epochs.stream_count; i++) {
-        if (!c->epochs.streams[i]->retired && c->epochs.streams[i]->handle == handle) {
-            s = atomic_load(&c->caches[i]);
-        }
-    }
+    tide__stream_cache *s = tide__core_known_stream(c, handle);
     if (s != NULL && atomic_load(&s->capture_pool) != 0) {
         status = tide__fail(TIDE_IN_USE, "stream %#llx is announced as captured: call tide_capture_end first",
                             (unsigned long long)handle);
     } else if (s != NULL) {
         tide__cache_flush(c, s);
-        status = tide__epochs_cut(&c->epochs); /* its last work is in this epoch */
+        status = close_last_epoch(c, s); /* its last work is in this epoch */
     }
     /* Forgotten only once it is gone: a stream that lives on after a failed
      * destroy must go on holding epochs back. */
@@ -168,7 +193,7 @@ tide_status tide__core_retire_stream(tide__core *c, tide_stream handle, bool des
         status = c->device->ops->stream_destroy(c->device, c->gpu, handle);
     }
     if (status == TIDE_OK && s != NULL) {
-        forget_stream(c, handle, s->number);
+        forget_stream(c, s->number);
     }
     pthread_mutex_unlock(&c->slow);
     return status;

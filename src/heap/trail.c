@@ -6,6 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
+void tide__trail_prepare(void) {
+    void *frame;
+    backtrace(&frame, 1);
+}
+
 void tide__trail_add(tide__trail *t, tide__trail_kind kind, uint64_t va, uint64_t size, uint64_t to,
                      uint32_t chunk) {
     tide__trail_entry *before = &t->entries[t->last % TIDE__TRAIL_LENGTH];

@@ -35,6 +35,8 @@ typedef struct tide__trail {
     bool told;
 } tide__trail;
 
+/* The first walk of a stack loads a library: better here, when a device is opened. */
+void tide__trail_prepare(void);
 /* Both under the core's `slow`. */
 void tide__trail_add(tide__trail *t, tide__trail_kind kind, uint64_t va, uint64_t size, uint64_t to,
                      uint32_t chunk);

@@ -9,8 +9,7 @@
 /* Folds the core's peaks into the current phase and the peaks since reset. */
 static void fold(tide__ledger *p) {
     tide_stats now;
-    tide__core_stats(p->core, &now);
-    tide__core_reset_peaks(p->core);
+    tide__core_take_peaks(p->core, &now);
     tide_phase_stats *row = &p->rows[p->current];
     row->peak_requested_bytes = tide__max(row->peak_requested_bytes, now.peak_requested_bytes);
     row->peak_reserved_bytes = tide__max(row->peak_reserved_bytes, now.peak_reserved_bytes);

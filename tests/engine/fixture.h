@@ -26,8 +26,8 @@ typedef struct fixture {
 typedef struct fixture_options {
     bool host;
     int devices;
-    uint64_t capacity, limit, delay; /* 0: 1 GiB, none, 0 */
-    tide_cross_stream mode;          /* DEFAULT: idle */
+    uint64_t capacity, limit, delay, oom_wait; /* 0: 1 GiB, none, 0, the allocator's */
+    tide_cross_stream mode;                    /* DEFAULT: idle */
     const tide__tuning *tuning;
 } fixture_options;
 
@@ -51,7 +51,10 @@ static inline fixture *open_fixture(const fixture_options *options) {
     tide__device *device = o.host ? standin_between(f->fault) : f->fault;
     assert_non_null(device);
     f->w = watch_open(device, o.mode, &f->left);
-    tide_open_options open = {.struct_size = sizeof open, .cross_stream = o.mode, .limit_bytes = o.limit};
+    tide_open_options open = {.struct_size = sizeof open,
+                              .cross_stream = o.mode,
+                              .limit_bytes = o.limit,
+                              .oom_wait_ns = o.oom_wait};
     assert_ok(tide__open_on(&f->w->base, &open, o.tuning, &f->a));
     return f;
 }

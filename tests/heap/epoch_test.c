@@ -23,7 +23,7 @@ static fixture open_fixture(uint64_t delay_ns, size_t streams) {
         if (i > 0) {
             assert_ok(f.d->ops->stream_create(f.d, 0, &f.streams[i]));
         }
-        assert_ok(tide__epochs_add_stream(f.e, f.streams[i], &number));
+        assert_ok(tide__epochs_add_stream(f.e, f.streams[i], i + 1, &number));
         assert_int_equal(number, i);
     }
     return f;
@@ -212,14 +212,28 @@ static void close_destroys_every_event(void **state) {
     close_fixture(&f); /* which looks */
 }
 
-static void streams_are_known_to_the_driver(void **state) {
+static void a_stream_that_was_destroyed_is_named(void **state) {
     (void)state;
-    fixture f = open_fixture(0, 1);
-    uint16_t number = 77;
-    assert_ok(tide__fault_arm(f.d, TIDE__CALL_STREAM_ID, 1, TIDE_BAD_HANDLE, false));
-    assert_fails(TIDE_BAD_HANDLE, tide__epochs_add_stream(f.e, 12345, &number));
-    assert_int_equal(number, 77);
-    assert_int_equal(f.e->stream_count, 1);
+    fixture f = open_fixture(0, 3);
+    assert_ok(f.d->ops->stream_destroy(f.d, 0, f.streams[1]));
+    assert_fails(TIDE_BAD_HANDLE, tide__epochs_cut(f.e));
+    assert_int_equal(f.e->bad_stream, 1);
+    f.e->streams[1]->retired = true;
+    assert_ok(tide__epochs_cut(f.e));
+    close_fixture(&f);
+}
+
+/* Its last event is in an older epoch than the one that is waited for. */
+static void a_wait_covers_streams_that_are_captured(void **state) {
+    (void)state;
+    fixture f = open_fixture(10 * MS, 3);
+    assert_ok(tide__epochs_capture(f.e, 1));
+    tide__sim_set_capturing(tide__fault_inner(f.d), 0, f.streams[1], true);
+    assert_ok(tide__epochs_cut(f.e));
+    assert_ok(tide__epochs_stream_wait(f.e, 2, tide__epochs_open_number(f.e) - 1));
+    assert_int_equal(f.e->stream_waits, 2); /* streams 0 and 1 */
+    tide__sim_set_capturing(tide__fault_inner(f.d), 0, f.streams[1], false);
+    tide__epochs_capture_end(f.e, 1);
     close_fixture(&f);
 }
 
@@ -236,7 +250,8 @@ int main(void) {
         cmocka_unit_test(the_host_waits_for_as_long_as_told),
         cmocka_unit_test(a_stream_waits_for_all_others_once),
         cmocka_unit_test(close_destroys_every_event),
-        cmocka_unit_test(streams_are_known_to_the_driver),
+        cmocka_unit_test(a_stream_that_was_destroyed_is_named),
+        cmocka_unit_test(a_wait_covers_streams_that_are_captured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
