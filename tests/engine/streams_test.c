@@ -178,6 +178,8 @@ static void two_threads_may_record_one_block(void **state) {
     for (int i = 0; i < 2; i++) {
         pthread_join(threads[i], &wrong);
         assert_null(wrong);
+    }
+    for (int i = 0; i < 2; i++) {
         watch_recorded(f->w, 0, (uintptr_t)ptr, watch_slot(f->w, 0, r[i].stream));
     }
     free_block(f, ptr);
