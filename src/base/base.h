@@ -65,6 +65,10 @@ static inline uint64_t tide__align_up(uint64_t v, uint64_t align) { return (v + 
 static inline uint64_t tide__align_down(uint64_t v, uint64_t align) { return v & ~(align - 1); }
 static inline int tide__log2_floor(uint64_t v) { return 63 - __builtin_clzll(v); }
 static inline uint64_t tide__min(uint64_t a, uint64_t b) { return a < b ? a : b; }
+/* UINT64_MAX where the sum does not fit: a deadline without bound stays one. */
+static inline uint64_t tide__add_saturated(uint64_t a, uint64_t b) {
+    return b > UINT64_MAX - a ? UINT64_MAX : a + b;
+}
 static inline uint64_t tide__max(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* ---- A map from u64 to u64: open addressing, linear probing, no tombstones

@@ -397,6 +397,42 @@ static void collect_donors(tide__core *c, tide__plan *p) {
     }
 }
 
+/* Idle chunks do not do, and new ones would pass the target: the plan is undone and
+ * another way is tried, the dearer the later. */
+static tide_status another_way(tide__core *c, tide__plan *p, growth *g, bool exact, uint64_t reserved,
+                               uint64_t missing) {
+    tide__candidate *larger =
+        tide__donors_at_least(p, 1); /* those left are all larger than what is missing */
+    tide__candidate *idle = exchangeable(c, p, missing);
+    g->give_back = idle != NULL ? tide__donors_take(c, p, idle) : NULL;
+    undo(c, p);
+    if (g->give_back != NULL) {
+        return TIDE_OK;
+    }
+    if (larger != NULL && larger->size > 2 * missing && reserved + missing <= g->most) {
+        g->beyond = true;
+    } else if (larger != NULL && !g->wild && !exact) {
+        g->wild = true;
+    } else if (c->cross_stream == TIDE_CROSS_STREAM_WAIT && !g->waited && !is_captured(p->stream)) {
+        g->wild = false;
+        g->waited = true;
+        return TIDE_NOT_READY; /* the caller waits, without the lock */
+    } else {
+        g->wild = false;
+        g->beyond = true;
+    }
+    return TIDE_OK;
+}
+
+/* Free neighbours that the stream may both use become one, in all heaps whose chunks may move. */
+static void gather_all(tide__core *c, uint16_t stream) {
+    for (uint16_t i = 0; i < c->heap_count; i++) {
+        if (c->heaps[i] != NULL && c->heaps[i]->size_class != 0 && !c->heaps[i]->graph) {
+            tide__core_gather(c, c->heaps[i], stream);
+        }
+    }
+}
+
 /* One attempt under `core`: a block found whole, or a plan to execute. */
 static verdict make_plan(tide__core *c, tide__plan *p, growth *g, bool exact, tide_status *status,
                          tide__block **out) {
@@ -407,11 +443,7 @@ static verdict make_plan(tide__core *c, tide__plan *p, growth *g, bool exact, ti
         *out = NULL;
         return FAILED;
     }
-    for (uint16_t i = 0; i < c->heap_count; i++) {
-        if (c->heaps[i] != NULL && c->heaps[i]->size_class != 0 && !c->heaps[i]->graph) {
-            tide__core_gather(c, c->heaps[i], p->stream->number);
-        }
-    }
+    gather_all(c, p->stream->number);
     *out = exact ? NULL : fit_anywhere(c, p);
     if (*out != NULL) {
         return DO_IT;
@@ -434,26 +466,7 @@ static verdict make_plan(tide__core *c, tide__plan *p, growth *g, bool exact, ti
         trim_tail(c, p);
     }
     if (*status == TIDE_OK && missing > 0 && !g->beyond && reserved + missing > g->target + pending) {
-        tide__candidate *larger =
-            tide__donors_at_least(p, 1); /* those left are all larger than what is missing */
-        tide__candidate *idle = exchangeable(c, p, missing);
-        g->give_back = idle != NULL ? tide__donors_take(c, p, idle) : NULL;
-        undo(c, p);
-        if (g->give_back != NULL) {
-            return AGAIN;
-        }
-        if (larger != NULL && larger->size > 2 * missing && reserved + missing <= g->most + pending) {
-            g->beyond = true;
-        } else if (larger != NULL && !g->wild && !exact) {
-            g->wild = true;
-        } else if (c->cross_stream == TIDE_CROSS_STREAM_WAIT && !g->waited && !is_captured(p->stream)) {
-            g->wild = false;
-            g->waited = true;
-            *status = TIDE_NOT_READY; /* the caller waits, without the lock */
-        } else {
-            g->wild = false;
-            g->beyond = true;
-        }
+        *status = another_way(c, p, g, exact, reserved - tide__min(reserved, pending), missing);
         return AGAIN;
     }
     if (*status == TIDE_OK && missing > 0) {

@@ -18,19 +18,14 @@ static tide__heap **heaps_of(tide__core *c, uint32_t pool) { return &c->heaps[po
  * nobody's until that is done: the graph may be launched on another stream. */
 static void put_off_pending(tide__core *c, tide__heap *h) {
     tide__epoch done = tide__epochs_done(&c->epochs);
-    for (size_t s = 0; s < h->index_cap; s++) {
-        tide__index_cursor cursor;
-        tide__index *x = h->index[s];
-        tide__block *b = x != NULL ? tide__index_first(x, &cursor, TIDE__ALIGN_BYTES) : NULL;
-        while (b != NULL) {
-            tide__block *next = tide__index_next(x, &cursor, b);
-            if (b->epoch > done) {
-                tide__index_remove(x, b);
-                tide__block_set(b, TIDE__AWAITING);
-                tide__list_push(&c->awaiting, b);
-                c->awaiting_bytes += b->size;
-            }
-            b = next;
+    tide__free_walk w;
+    for (tide__block *b = tide__free_first(h, TIDE__ALIGN_BYTES, &w), *next; b != NULL; b = next) {
+        next = tide__free_next(h, &w, b);
+        if (b->epoch > done) {
+            tide__core_remove_free(c, b);
+            tide__block_set(b, TIDE__AWAITING);
+            tide__list_push(&c->awaiting, b);
+            c->awaiting_bytes += b->size;
         }
     }
 }

@@ -242,6 +242,16 @@ void tide__core_gather(tide__core *c, tide__heap *h, uint16_t stream);
 tide__block *tide__core_put_free(tide__core *c, tide__block *b);
 /* The same for HOLE: joins neighbouring holes. */
 void tide__core_put_hole(tide__core *c, tide__block *b);
+/* Under `core`: all free blocks of a heap of at least about `least` bytes, each stream's
+ * the largest first. The next one is asked for before a block leaves its list. */
+typedef struct tide__free_walk {
+    size_t stream;
+    uint64_t least;
+    tide__index_cursor cursor;
+} tide__free_walk;
+tide__block *tide__free_first(const tide__heap *h, uint64_t least, tide__free_walk *w);
+tide__block *tide__free_next(const tide__heap *h, tide__free_walk *w, const tide__block *b);
+
 void tide__core_remove_free(tide__core *c, tide__block *b);
 void tide__core_remove_hole(tide__core *c, tide__block *b);
 tide__extent *tide__core_extent(const tide__core *c, const tide__block *b);

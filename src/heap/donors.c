@@ -93,13 +93,10 @@ tide__epoch tide__donors_pending(tide__core *c) {
         if (h != NULL && h->graph && !h->live) {
             earliest = tide__min(earliest, h->released_epoch);
         }
-        for (size_t s = 0; lends(h) && s < h->index_cap; s++) {
-            tide__index_cursor cursor;
-            tide__index *x = h->index[s];
-            tide__block *b = x != NULL ? tide__index_first(x, &cursor, TIDE__ALIGN_BYTES) : NULL;
-            for (; b != NULL; b = tide__index_next(x, &cursor, b)) {
-                earliest = block_pending(c, b, done, earliest);
-            }
+        tide__free_walk w;
+        const tide__block *b = lends(h) ? tide__free_first(h, TIDE__ALIGN_BYTES, &w) : NULL;
+        for (; b != NULL; b = tide__free_next(h, &w, b)) {
+            earliest = block_pending(c, b, done, earliest);
         }
     }
     return earliest == UINT64_MAX ? 0 : earliest;
@@ -135,16 +132,11 @@ void tide__donors_collect(tide__core *c, tide__plan *p, uint16_t stream) {
     p->candidate_count = p->candidate_next = 0;
     p->candidate_bytes = p->pending_bytes = 0;
     for (uint16_t i = c->heap_count; i > 0; i--) { /* the heaps of large chunks first */
-        tide__heap *h = c->heaps[i - 1];
-        for (size_t s = 0; lends(h) && s < h->index_cap; s++) {
-            if (h->index[s] == NULL || h->index[s]->count == 0) {
-                continue;
-            }
-            tide__index_cursor cursor;
-            tide__block *b = tide__index_first(h->index[s], &cursor, least);
-            for (; b != NULL && !has_enough(p, stream); b = tide__index_next(h->index[s], &cursor, b)) {
-                collect_block(c, p, b, stream);
-            }
+        const tide__heap *h = c->heaps[i - 1];
+        tide__free_walk w;
+        tide__block *b = lends(h) ? tide__free_first(h, least, &w) : NULL;
+        for (; b != NULL && !has_enough(p, stream); b = tide__free_next(h, &w, b)) {
+            collect_block(c, p, b, stream);
         }
     }
     if (p->candidate_count > 0) {

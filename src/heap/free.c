@@ -31,6 +31,29 @@ void tide__list_remove(tide__block **head, tide__block *b) {
     }
 }
 
+static tide__block *first_from(const tide__heap *h, tide__free_walk *w) {
+    tide__block *b = NULL;
+    for (; b == NULL && w->stream < h->index_cap; w->stream += b == NULL) {
+        const tide__index *x = h->index[w->stream];
+        b = x != NULL && x->count > 0 ? tide__index_first(x, &w->cursor, w->least) : NULL;
+    }
+    return b;
+}
+
+tide__block *tide__free_first(const tide__heap *h, uint64_t least, tide__free_walk *w) {
+    *w = (tide__free_walk){.least = least};
+    return first_from(h, w);
+}
+
+tide__block *tide__free_next(const tide__heap *h, tide__free_walk *w, const tide__block *b) {
+    tide__block *next = tide__index_next(h->index[w->stream], &w->cursor, b);
+    if (next == NULL) {
+        w->stream++;
+        next = first_from(h, w);
+    }
+    return next;
+}
+
 /* ---- Into the lists and out of them ---- */
 
 tide__extent *tide__core_extent(const tide__core *c, const tide__block *b) {

@@ -240,17 +240,14 @@ static void count_kept(tide__core *c, tide_trim_result *r) {
     tide__lock_take(&c->core);
     r->pending_bytes += c->awaiting_bytes;
     for (uint16_t i = 0; i < c->heap_count; i++) {
-        tide__heap *h = c->heaps[i];
-        for (size_t s = 0; h != NULL && s < h->index_cap; s++) {
-            tide__index_cursor cursor;
-            tide__index *x = h->index[s];
-            tide__block *b = x != NULL ? tide__index_first(x, &cursor, TIDE__ALIGN_BYTES) : NULL;
-            for (; b != NULL; b = tide__index_next(x, &cursor, b)) {
-                if (h->graph) {
-                    r->graph_bytes += b->size;
-                } else {
-                    count_block(c, b, done, r);
-                }
+        const tide__heap *h = c->heaps[i];
+        tide__free_walk w;
+        const tide__block *b = h != NULL ? tide__free_first(h, TIDE__ALIGN_BYTES, &w) : NULL;
+        for (; b != NULL; b = tide__free_next(h, &w, b)) {
+            if (h->graph) {
+                r->graph_bytes += b->size;
+            } else {
+                count_block(c, b, done, r);
             }
         }
     }
@@ -273,8 +270,7 @@ tide__epoch tide__core_earliest_pending(tide__core *c) {
 static tide_status trim_waiting(tide__core *c, uint64_t bytes, uint64_t wait_ns, uint64_t *released) {
     tide_status status = TIDE_OK;
     tide__epoch until = tide__epochs_open_number(&c->epochs) - 1; /* later frees are not this call's */
-    uint64_t deadline = c->device->ops->now_ns(c->device);
-    deadline = wait_ns > UINT64_MAX - deadline ? UINT64_MAX : deadline + wait_ns;
+    uint64_t deadline = tide__add_saturated(c->device->ops->now_ns(c->device), wait_ns);
     while (status == TIDE_OK && *released < bytes) {
         uint64_t now = c->device->ops->now_ns(c->device);
         tide__epoch next = tide__core_earliest_pending(c);

@@ -17,8 +17,7 @@
 
 void tide__shortage_begin(tide__core *c, uint64_t bytes, tide__shortage *s) {
     *s = (tide__shortage){.bytes = bytes, .until = tide__epochs_open_number(&c->epochs)};
-    uint64_t now = c->device->ops->now_ns(c->device);
-    s->deadline = c->oom_wait_ns > UINT64_MAX - now ? UINT64_MAX : now + c->oom_wait_ns;
+    s->deadline = tide__add_saturated(c->device->ops->now_ns(c->device), c->oom_wait_ns);
 }
 
 static uint64_t time_left(tide__core *c, const tide__shortage *s) {
