@@ -95,6 +95,10 @@ static void play(account *a, const tide__schedule *s, uint16_t *stream_of, uint6
             take(a, op->stream, op->size);
         } else if (op->kind == TIDE__OP_FREE) {
             give(a, stream_of[op->block], op->size, later(op->time_ns, delay_ns));
+        } else if (op->kind == TIDE__OP_OOM && s->asks_refused) {
+            pass_time(a, op->time_ns);
+            take(a, op->stream, op->size);
+            give(a, op->stream, op->size, later(op->time_ns, delay_ns));
         }
     }
 }

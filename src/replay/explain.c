@@ -32,6 +32,7 @@ tide_status tide__schedule_explain(tide__schedule *s, uint64_t limit_bytes) {
     if (status != TIDE_OK) return status;
     if (recorded.policy != TIDE__RECORDED_NATIVE && recorded.policy != TIDE__RECORDED_EXPANDABLE)
         return TIDE_OK;
+    for (size_t i = 0; i < s->op_count; i++) s->ops[i].explained_by_limit = TIDE__EXPLAINED_NOT;
     tide__torch_settings_read(s->trace, &settings);
     tide__model_options options = {
         .kind = recorded.policy == TIDE__RECORDED_NATIVE ? TIDE__POLICY_NATIVE : TIDE__POLICY_EXPANDABLE,

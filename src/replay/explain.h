@@ -8,6 +8,7 @@
 
 #include "replay/schedule.h"
 
+/* Again with another limit: what was told before is forgotten. */
 tide_status tide__schedule_explain(tide__schedule *s, uint64_t limit_bytes);
 
 #endif

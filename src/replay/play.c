@@ -6,11 +6,11 @@
  * state in which a phase begins belongs to the phase before it, so a peak that
  * the policy reports over a time that began there is not the new phase's.
  *
- * A request that the recorded run was refused is tried where there is a limit,
- * and given back at once: it tells whether it would have fitted, and counts in
- * no figure, since nobody knows how long the block would have lived. Where the
- * run went on, everything free is given back then, as PyTorch had done before
- * it refused.
+ * A request that the recorded run was refused is made where there is a limit,
+ * and given back at once, since nobody knows how long the block would have
+ * lived: it tells whether it would have fitted, and counts in the peaks, as
+ * what the run needed. Where the run went on, everything free is given back
+ * then, as PyTorch had done before it refused.
  */
 #include "replay/play.h"
 
@@ -102,18 +102,21 @@ static void see_lowered(player *l, bool is_release) {
     tide__phases_see(&l->phases, l->live, l->policy->ops->reserved(l->policy));
 }
 
-static tide_status play_oom(player *l, const tide__schedule_op *op) {
-    if (l->options->limit_bytes == 0) return TIDE_OK;
+/* A last phase ends before the request, which would leave its own free bytes there; a trim at its end
+ * takes those too, and would not have come before it. */
+static tide_status play_refused(player *l, const tide__schedule_op *op) {
+    if (!l->schedule->asks_refused) return TIDE_OK;
     const tide__policy_ops *ops = l->policy->ops;
     bool is_last = op + 1 == l->schedule->ops + l->schedule->op_count;
+    l->left = is_last && !l->options->trim_phases;
     take_peak(l);
-    tide_status status = is_last ? leave_phase(l) : TIDE_OK;
-    l->left = is_last;
+    tide_status status = l->left ? leave_phase(l) : TIDE_OK;
     if (status == TIDE_OK) status = ops->alloc(l->policy, op);
+    uint64_t served = status == TIDE_OK ? op->size : 0;
+    tide__phases_see(&l->phases, l->live + served, take_peak(l));
     if (status == TIDE_OK && ops->free_requested != NULL) status = ops->free_requested(l->policy, op);
     if (status == TIDE_OK) status = ops->free(l->policy, op);
     if (status == TIDE_OK && !is_last) status = ops->trim(l->policy);
-    ops->peak_reserved(l->policy);
     return status;
 }
 
@@ -140,7 +143,7 @@ static tide_status play_op(player *l, const tide__schedule_op *op) {
         status = p->ops->release(p, op);
         see_lowered(l, true);
         return status;
-    default: return play_oom(l, op);
+    default: return play_refused(l, op);
     }
 }
 

@@ -7,8 +7,11 @@
 #define TIDE_REPLAY_POLICY_H
 
 #include "device/device.h"
+#include "replay/recorded.h"
 #include "replay/replay.h"
+#include "replay/restore.h"
 #include "replay/schedule.h"
+#include "replay/torch_settings.h"
 
 typedef struct tide__policy tide__policy;
 
@@ -36,7 +39,22 @@ struct tide__policy {
     const tide__policy_ops *ops;
 };
 
+/* What a policy is made for; all of it outlives the policy. */
+typedef struct tide__policy_request {
+    tide__policy_kind kind;
+    uint64_t limit_bytes; /* 0: none */
+    const tide__schedule *schedule;
+    const tide__replay_options *options; /* but for limit_bytes */
+    const tide__recorded *recorded;
+    const tide__torch_settings *settings;
+} tide__policy_request;
+
+/* restored: as tide__model_options has it; may be NULL. */
+tide_status tide__policy_create(const tide__policy_request *q, tide__restored *restored, tide__policy **out);
+/* Whether the policy is a model of the recorded run's. */
+bool tide__policy_is_recorded(const tide__policy_request *q);
+
 tide_status tide__policy_pagetide_create(const tide__schedule *s, const tide__replay_options *o,
-                                         tide__policy **out);
+                                         uint64_t limit_bytes, tide__policy **out);
 
 #endif

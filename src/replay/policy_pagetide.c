@@ -105,16 +105,16 @@ static const tide__policy_ops pagetide_ops = {
     .totals = pt_totals,
 };
 
-static tide_status open_engine(pagetide_policy *s, const tide__replay_options *o) {
+static tide_status open_engine(pagetide_policy *s, const tide__replay_options *o, uint64_t limit_bytes) {
     tide_open_options open = {.struct_size = sizeof open, .cross_stream = o->cross_stream};
     tide__device *device;
     tide_status status;
     bool host = strcmp(o->device, "host") == 0;
     if (host) {
-        status = tide__host_open(&(tide__host_options){.capacity_bytes = o->limit_bytes}, &device);
+        status = tide__host_open(&(tide__host_options){.capacity_bytes = limit_bytes}, &device);
     } else {
         status = tide__sim_open(
-            &(tide__sim_options){.capacity_bytes = o->limit_bytes, .event_delay_ns = o->event_delay_ns},
+            &(tide__sim_options){.capacity_bytes = limit_bytes, .event_delay_ns = o->event_delay_ns},
             &device);
     }
     if (status == TIDE_OK) {
@@ -150,7 +150,7 @@ static tide_status make_streams(pagetide_policy *s) {
 }
 
 tide_status tide__policy_pagetide_create(const tide__schedule *schedule, const tide__replay_options *o,
-                                         tide__policy **out) {
+                                         uint64_t limit_bytes, tide__policy **out) {
     pagetide_policy *s = calloc(1, sizeof *s);
     if (s == NULL) {
         return tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for a policy");
@@ -166,7 +166,7 @@ tide_status tide__policy_pagetide_create(const tide__schedule *schedule, const t
         status = tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for %u blocks", schedule->block_count);
     }
     if (status == TIDE_OK) {
-        status = open_engine(s, o);
+        status = open_engine(s, o, limit_bytes);
     }
     if (status == TIDE_OK) {
         status = make_streams(s);

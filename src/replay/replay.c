@@ -19,6 +19,7 @@
 #include <time.h>
 
 #include "replay/bound.h"
+#include "replay/fits.h"
 #include "replay/play.h"
 
 #define MAX_RUNS (TIDE__POLICY_COUNT + 1)
@@ -68,43 +69,53 @@ static void tick(void *user, uint64_t ops) {
     if (pthread_equal(pthread_self(), x->main_thread)) report_progress(x);
 }
 
-static tide_status make_policy(const session *x, run *r, tide__policy **out) {
-    if (r->kind == TIDE__POLICY_PAGETIDE) return tide__policy_pagetide_create(x->schedule, x->options, out);
-    tide__model_options o = {
-        .kind = r->kind,
-        .limit_bytes = r->is_request ? x->options->limit_bytes : 0,
-        .recorded = x->recorded,
-        .settings = x->settings,
-        .restored = &r->restored,
-    };
-    return tide__model_create(x->schedule, &o, out);
+static tide_status play_policy(session *x, run *r, const tide__policy_request *q, tide__play_options *o) {
+    tide__policy *p;
+    tide_status status = tide__policy_create(q, &r->restored, &p);
+    if (status != TIDE_OK) return status;
+    if (r->is_compared && r->restored != TIDE__RESTORED_NOT) o->compare = &x->compare;
+    status = tide__play(x->schedule, p, o, &r->result);
+    p->ops->destroy(p);
+    o->compare = NULL;
+    return status;
 }
 
-static bool is_recorded_kind(const session *x, tide__policy_kind kind) {
-    return x->recorded->policy ==
-               (kind == TIDE__POLICY_NATIVE ? TIDE__RECORDED_NATIVE : TIDE__RECORDED_EXPANDABLE) &&
-           kind != TIDE__POLICY_PAGETIDE;
+/* What one policy cannot do is its row's reason; the others' rows stand. */
+static bool is_its_own_failure(tide_status status) {
+    return status == TIDE_UNSUPPORTED || status == TIDE_NO_ADDRESSES;
+}
+
+/* Real pages are too slow to play with again and again. */
+static bool is_to_find_fit(const session *x, const run *r) {
+    bool on_sim = r->kind != TIDE__POLICY_PAGETIDE || strcmp(x->options->device, "host") != 0;
+    return x->options->limit_bytes != 0 && r->is_request && on_sim;
 }
 
 static tide_status play_run(session *x, run *r) {
-    tide__policy *p;
-    tide_status status = make_policy(x, r, &p);
-    r->result.kind = r->kind;
-    if (status == TIDE_UNSUPPORTED) {
-        snprintf(r->result.reason, sizeof r->result.reason, "%s", tide_last_error());
-        return TIDE_OK;
-    }
-    if (status != TIDE_OK) return status;
-    tide__play_options o = {
+    tide__policy_request q = {
+        .kind = r->kind,
         .limit_bytes = r->is_request ? x->options->limit_bytes : 0,
+        .schedule = x->schedule,
+        .options = x->options,
+        .recorded = x->recorded,
+        .settings = x->settings,
+    };
+    tide__play_options o = {
+        .limit_bytes = q.limit_bytes,
         .trim_phases = r->is_request && x->options->trim_phases,
-        .is_recorded = is_recorded_kind(x, r->kind),
-        .compare = r->is_compared && r->restored != TIDE__RESTORED_NOT ? &x->compare : NULL,
+        .is_recorded = tide__policy_is_recorded(&q),
         .tick = tick,
         .tick_user = x,
     };
-    status = tide__play(x->schedule, p, &o, &r->result);
-    p->ops->destroy(p);
+    r->result.kind = r->kind;
+    tide_status status = play_policy(x, r, &q, &o);
+    if (is_its_own_failure(status)) {
+        r->result = (tide__policy_result){.kind = r->kind};
+        snprintf(r->result.reason, sizeof r->result.reason, "%s", tide_last_error());
+        return TIDE_OK;
+    }
+    if (status == TIDE_OK && is_to_find_fit(x, r))
+        status = tide__fits_from(&q, &r->result, &o, &r->result.fits_from);
     return status;
 }
 
@@ -160,7 +171,10 @@ static void join(const session *x, pthread_t helper) {
 static tide_status play_runs(session *x) {
     pthread_t helper;
     x->main_thread = pthread_self();
-    x->ops_total = (uint64_t)x->schedule->op_count * x->run_count;
+    unsigned plays = 0;
+    for (unsigned i = 0; i < x->run_count; i++)
+        plays += is_to_find_fit(x, &x->runs[i]) ? 1 + TIDE__FITS_PLAYS : 1;
+    x->ops_total = (uint64_t)x->schedule->op_count * plays;
     bool helped = x->run_count > 1 && pthread_create(&helper, NULL, work, x) == 0;
     work(x);
     if (helped) join(x, helper);
@@ -211,6 +225,7 @@ static void say_inferred(const tide__schedule *s, tide__replay_result *out) {
 static void collect(session *x, tide__replay_result *out) {
     const tide__compare *c = &x->compare;
     out->recorded.policy = x->recorded->policy;
+    out->recorded.peak_live = x->schedule->peak_live_recorded;
     out->recorded.peak_reserved = x->recorded->peak;
     out->recorded.has_oom = x->recorded->has_oom;
     out->recorded.oom_event = x->recorded->oom_event;

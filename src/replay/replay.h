@@ -62,6 +62,7 @@ typedef struct tide__policy_result {
     double driver_seconds, elapsed_seconds; /* elapsed: of this machine, replaying */
     double trim_seconds; /* driver and wait time of --trim-phases' trims, part of the above */
     tide__oom_result oom;
+    uint64_t fits_from; /* with a limit: the smallest that is enough (see fits.h); 0: none, or not known */
     tide__phase_result *phases;
     size_t phase_count;
 } tide__policy_result;
@@ -70,10 +71,11 @@ typedef struct tide__replay_result {
     int gpu;
     uint64_t events, allocations;
     double trace_seconds;
-    uint64_t peak_live;
+    uint64_t peak_live;      /* with a limit also of requests that the recorded run was refused */
     uint64_t bound_reserved; /* what any allocator that never waits needs; see bound.h */
     struct {
         tide__recorded_policy policy;
+        uint64_t peak_live; /* without what was refused */
         uint64_t peak_reserved, compared, mismatches;
         uint64_t first_mismatch; /* event index, where mismatches > 0 */
         bool has_oom;

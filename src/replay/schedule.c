@@ -228,18 +228,21 @@ static tide_status prepend_before(builder *b) {
 /* Frees carry the size of the block they free, whatever their events said. */
 static void finish(builder *b) {
     tide__schedule *s = b->out;
-    uint64_t live = 0;
+    uint64_t live = 0, refused = 0; /* refused: the most with a request that was */
     for (size_t i = 0; i < s->op_count; i++) {
         tide__schedule_op *op = &s->ops[i];
         if (op->kind == TIDE__OP_ALLOC) {
             live += op->size;
-            if (live > s->peak_live) s->peak_live = live;
+            s->peak_live_recorded = tide__max(s->peak_live_recorded, live);
+        } else if (op->kind == TIDE__OP_OOM) {
+            refused = tide__max(refused, live + op->size);
         } else if (op->kind <= TIDE__OP_FREE) {
             uint32_t n = s->blocks_before_start;
             op->size = (op->block < n ? b->before_sizes[op->block] : b->sizes[op->block - n]) & ~REQUESTED;
             if (op->kind == TIDE__OP_FREE) live -= op->size;
         }
     }
+    s->peak_live = s->asks_refused ? tide__max(s->peak_live_recorded, refused) : s->peak_live_recorded;
     s->trace_seconds = (double)b->time_ns / 1e9;
 }
 
@@ -258,7 +261,8 @@ static tide_status build(builder *b) {
 
 tide_status tide__schedule_make(const tide__trace *trace, const tide__trace_gpu *gpu, uint64_t limit_bytes,
                                 tide__schedule *out) {
-    *out = (tide__schedule){.trace = trace, .gpu = gpu, .pool_count = gpu->pool_count};
+    *out = (tide__schedule){
+        .trace = trace, .gpu = gpu, .pool_count = gpu->pool_count, .asks_refused = limit_bytes != 0};
     builder b = {.gpu = gpu, .out = out};
     tide_status status = build(&b);
     tide__map_free(&b.blocks);

@@ -57,11 +57,13 @@ typedef struct tide__schedule {
     bool *unsplit_pools;          /* by pool: it splits no block; NULL: all do */
     uint32_t pools_inferred;      /* pools that only addresses told of, */
     uint32_t regions_inferred;    /* and the segments that are in them */
-    uint64_t peak_live;
+    bool asks_refused;  /* requests that the recorded run was refused are made, and count in peak_live */
+    uint64_t peak_live; /* that callers would have held */
+    uint64_t peak_live_recorded; /* without what was refused */
     double trace_seconds;
 } tide__schedule;
 
-/* limit_bytes as --limit: tells which releases the limit explains. */
+/* limit_bytes as --limit: with one, refused requests are made, and it is told which releases it explains. */
 tide_status tide__schedule_make(const tide__trace *trace, const tide__trace_gpu *gpu, uint64_t limit_bytes,
                                 tide__schedule *out);
 void tide__schedule_free(tide__schedule *s);

@@ -12,6 +12,15 @@ static const char *recorded_name(tide__recorded_policy policy) {
     return NULL;
 }
 
+/* What is 0 where it is not known or not there. */
+static void write_or_null(tide__json *j, const char *key, uint64_t value) {
+    tide__json_key(j, key);
+    if (value)
+        tide__json_u64(j, value);
+    else
+        tide__json_null(j);
+}
+
 static void write_recorded(tide__json *j, const tide__replay_result *r) {
     tide__json_key(j, "recorded");
     tide__json_object(j);
@@ -30,6 +39,7 @@ static void write_recorded(tide__json *j, const tide__replay_result *r) {
         tide__json_u64(j, r->recorded.oom_event);
     else
         tide__json_null(j);
+    tide__json_key_u64(j, "peak_live", r->recorded.peak_live);
     tide__json_object_end(j);
 }
 
@@ -78,6 +88,7 @@ static void write_policy_absent(tide__json *j, const tide__policy_result *p) {
     tide__json_key(j, "trim_seconds");
     tide__json_null(j);
     tide__json_key_string(j, "reason", p->reason);
+    write_or_null(j, "fits_from", 0);
 }
 
 static void write_policy(tide__json *j, const tide__trace *trace, const tide__policy_result *p) {
@@ -100,7 +111,17 @@ static void write_policy(tide__json *j, const tide__trace *trace, const tide__po
     write_phases(j, trace, p);
     tide__json_key_double(j, "trim_seconds", p->trim_seconds);
     tide__json_key_string(j, "reason", p->reason[0] ? p->reason : NULL);
+    write_or_null(j, "fits_from", p->fits_from);
     tide__json_object_end(j);
+}
+
+/* What the figures hang on, so that lines of several calls can be told apart. */
+static void write_options(tide__json *j, const tide__replay_options *o) {
+    write_or_null(j, "limit_bytes", o->limit_bytes);
+    tide__json_key_double(j, "event_delay_ms", (double)o->event_delay_ns / 1e6);
+    tide__json_key_string(j, "cross_stream", tide__report_cross_stream(o->cross_stream));
+    tide__json_key_bool(j, "trim_phases", o->trim_phases);
+    tide__json_key_string(j, "device", o->device);
 }
 
 void tide__report_replay_json(const tide__replay_report *report, FILE *out) {
@@ -124,6 +145,7 @@ void tide__report_replay_json(const tide__replay_report *report, FILE *out) {
     tide__json_key_u64(&j, "unknown_frees", r->unknown_frees);
     tide__json_key_u64(&j, "blocks_before_start", r->blocks_before_start);
     tide__json_key_u64(&j, "settings_unmodelled", r->settings_unmodelled);
+    write_options(&j, report->options);
     tide__json_object_end(&j);
     tide__json_close(&j);
 }

@@ -22,6 +22,9 @@ void tide__report_replay_text(const tide__replay_report *r, FILE *out, int width
 /* One line of JSON, in bytes and seconds; docs/pagetide-replay.1 describes it. */
 void tide__report_replay_json(const tide__replay_report *r, FILE *out);
 
+/* "off", "idle" or "wait". */
+const char *tide__report_cross_stream(tide_cross_stream mode);
+
 /* A policy of the result, or NULL where it was not asked for or did not run. */
 const tide__policy_result *tide__report_policy(const tide__replay_result *r, tide__policy_kind kind);
 

@@ -102,7 +102,7 @@ static void say_recorded(const printer *p, sentence *s) {
 
 static bool asked_for(const printer *p, int kind) { return p->report->options->policies & 1u << kind; }
 
-static const char *cross_stream_name(tide_cross_stream mode) {
+const char *tide__report_cross_stream(tide_cross_stream mode) {
     switch (mode) {
     case TIDE_CROSS_STREAM_OFF: return "off";
     case TIDE_CROSS_STREAM_WAIT: return "wait";
@@ -122,7 +122,8 @@ static void say_options(const printer *p, sentence *s) {
         say(s, " Device: host");
     else
         say(s, " Event delay: %g ms", (double)o->event_delay_ns / 1e6);
-    if (asked_for(p, TIDE__POLICY_PAGETIDE)) say(s, "; cross-stream: %s", cross_stream_name(o->cross_stream));
+    if (asked_for(p, TIDE__POLICY_PAGETIDE))
+        say(s, "; cross-stream: %s", tide__report_cross_stream(o->cross_stream));
     say(s, ".");
 }
 

@@ -285,21 +285,95 @@ static void test_policy_stops_at_its_first_out_of_memory(void **state) {
     assert_int_equal(f->result.peak_live, 80 * MIB);
 }
 
-static void test_refused_request_is_tried_under_a_limit_and_counts_in_no_peak(void **state) {
-    fixture *f = *state;
+/* 30 MiB are live, and the recorded run was refused 25 more. */
+static void refuse(fixture *f) {
     alloc_in_segment(f, A, 30 * MIB);
     trace_event(f->t, TIDE__ACTION_OOM, 0, 25 * MIB);
+}
+
+static void test_refused_request_is_tried_under_a_limit(void **state) {
+    fixture *f = *state;
+    refuse(f);
     f->options.limit_bytes = 50 * MIB;
     const tide__policy_result *native = replay(f, TIDE__POLICY_NATIVE);
     assert_true(native->oom.happened);
     assert_int_equal(native->oom.event, 2);
     assert_int_equal(native->oom.wanted, 25 * MIB);
-    f->options.limit_bytes = 60 * MIB;
-    native = replay(f, TIDE__POLICY_NATIVE);
-    assert_false(native->oom.happened);
     assert_int_equal(native->peak_reserved, 30 * MIB);
+    f->options.limit_bytes = 60 * MIB;
+    assert_false(replay(f, TIDE__POLICY_NATIVE)->oom.happened);
     f->options.limit_bytes = 0;
     assert_false(replay(f, TIDE__POLICY_NATIVE)->oom.happened);
+}
+
+static void test_refused_request_that_is_served_counts_in_every_peak(void **state) {
+    fixture *f = *state;
+    f->options.policies |= 1u << TIDE__POLICY_PAGETIDE;
+    refuse(f);
+    for (int trim = 0; trim < 2; trim++) {
+        f->options.trim_phases = trim;
+        f->options.limit_bytes = 70 * MIB;
+        replay(f, TIDE__POLICY_NATIVE);
+        assert_int_equal(f->result.peak_live, 55 * MIB);
+        assert_int_equal(f->result.recorded.peak_live, 30 * MIB);
+        assert_int_equal(f->result.bound_reserved, 55 * MIB);
+        for (int kind = 0; kind < TIDE__POLICY_COUNT; kind++) {
+            const tide__policy_result *p = &f->result.policies[kind];
+            assert_in_range(p->peak_reserved, 55 * MIB, 60 * MIB);
+            assert_true(p->ratio >= 1 && p->ratio <= 60.0 / 55);
+            assert_int_equal(p->phases[0].peak_live, 55 * MIB);
+            assert_int_equal(p->phases[0].peak_reserved, p->peak_reserved);
+            assert_int_equal(p->phases[0].end_live, 30 * MIB);
+            assert_true(p->phases[0].end_reserved < 55 * MIB);
+        }
+    }
+    f->options.limit_bytes = 0;
+    replay(f, TIDE__POLICY_NATIVE);
+    assert_int_equal(f->result.peak_live, 30 * MIB);
+    assert_int_equal(f->result.bound_reserved, 30 * MIB);
+    assert_int_equal(f->result.policies[TIDE__POLICY_NATIVE].peak_reserved, 30 * MIB);
+}
+
+static void test_smallest_limit_that_fits_is_found_whoever_fits_under_the_one_given(void **state) {
+    static const uint64_t limits[] = {50 * MIB, 300 * MIB};
+    /* expandable asks for 26 MiB more than its 40, of which 10 are free */
+    static const uint64_t expected[] = {56 * MIB, 72 * MIB, 56 * MIB};
+    fixture *f = *state;
+    f->options.policies |= 1u << TIDE__POLICY_PAGETIDE;
+    refuse(f);
+    for (size_t i = 0; i < 2; i++) {
+        f->options.limit_bytes = limits[i];
+        replay(f, TIDE__POLICY_NATIVE);
+        for (int kind = 0; kind < TIDE__POLICY_COUNT; kind++) {
+            assert_int_equal(f->result.policies[kind].oom.happened, i == 0);
+            assert_int_equal(f->result.policies[kind].fits_from, expected[kind]);
+        }
+    }
+    f->options.limit_bytes = 0;
+    assert_int_equal(replay(f, TIDE__POLICY_NATIVE)->fits_from, 0);
+}
+
+static void test_limit_that_is_found_depends_on_what_it_explains(void **state) {
+    fixture *f = *state;
+    release_between(f);
+    f->options.limit_bytes = 200 * MIB; /* explains no release */
+    const tide__policy_result *native = replay(f, TIDE__POLICY_NATIVE);
+    assert_int_equal(native->peak_reserved, 40 * MIB);
+    assert_int_equal(native->fits_from, 40 * MIB);
+}
+
+/* Each pool of pagetide's takes twice the limit of addresses. */
+static void test_policy_that_runs_out_of_addresses_does_not_take_the_others_along(void **state) {
+    fixture *f = *state;
+    f->options.policies |= 1u << TIDE__POLICY_PAGETIDE;
+    f->options.limit_bytes = 60 * TIDE__GIB * 1024;
+    alloc_in_segment(f, A, 30 * MIB);
+    f->t->pool = 1;
+    alloc_in_segment(f, B, 30 * MIB);
+    replay(f, TIDE__POLICY_NATIVE);
+    assert_true(f->result.policies[TIDE__POLICY_NATIVE].ran);
+    assert_false(f->result.policies[TIDE__POLICY_PAGETIDE].ran);
+    assert_non_null(strstr(f->result.policies[TIDE__POLICY_PAGETIDE].reason, "no addresses left"));
 }
 
 /* ---- Phases ---- */
@@ -383,7 +457,11 @@ int main(void) {
         TEST(test_limit_explains_a_retry_and_no_other_release),
         TEST(test_retry_under_a_limit_is_the_models_own),
         TEST(test_policy_stops_at_its_first_out_of_memory),
-        TEST(test_refused_request_is_tried_under_a_limit_and_counts_in_no_peak),
+        TEST(test_refused_request_is_tried_under_a_limit),
+        TEST(test_refused_request_that_is_served_counts_in_every_peak),
+        TEST(test_smallest_limit_that_fits_is_found_whoever_fits_under_the_one_given),
+        TEST(test_limit_that_is_found_depends_on_what_it_explains),
+        TEST(test_policy_that_runs_out_of_addresses_does_not_take_the_others_along),
         TEST(test_phase_rows_join_occurrences_and_keep_the_worst_end),
         TEST(test_phase_does_not_inherit_the_peak_it_began_after),
         TEST(test_trim_gives_back_at_the_end_of_each_phase),
