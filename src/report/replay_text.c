@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * replay_text: a replay for a person. From the top: what was recorded and under
- * which options it is replayed, a row a policy, a row a phase, the bound, and
- * what it all means in a sentence or two. A table too wide for the terminal is
+ * replay_text: a replay for a person. From the top: what it means, what was
+ * recorded and under which options it is replayed, a row a policy, a row a
+ * phase, what the words stand for, the bound. A table too wide for the terminal is
  * continued below itself.
  */
-#include <inttypes.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include "report/replay_report.h"
-#include "report/text.h"
+#include "report/replay_meaning.h"
 
 #define PHASES_SHOWN 24
 #define PHASE_COLUMNS 18       /* of a phase's name, in 80 */
@@ -19,8 +16,6 @@
 #define POLICY_TABLE_COLUMNS 78
 #define LEAST_WIDTH 50
 
-typedef unsigned long long ull;
-
 typedef struct printer {
     const tide__replay_report *report;
     const tide__replay_result *result;
@@ -28,23 +23,9 @@ typedef struct printer {
     int width;
 } printer;
 
-/* ---- Sentences: put together in a buffer, then wrapped ---- */
+/* ---- Sentences ---- */
 
-typedef struct sentence {
-    char text[2048];
-    size_t length;
-} sentence;
-
-static void say(sentence *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(sentence *s, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(s->text + s->length, sizeof s->text - s->length, format, args);
-    va_end(args);
-    if (n > 0) s->length += tide__min((uint64_t)n, sizeof s->text - 1 - s->length);
-}
-
-static void print_sentences(const printer *p, const sentence *s) {
+static void print_sentences(const printer *p, const tide__sentences *s) {
     if (s->length == 0) return;
     /* Prose wider than this is hard to read, whatever the terminal. */
     int width = p->width < 100 ? p->width : 100;
@@ -52,55 +33,63 @@ static void print_sentences(const printer *p, const sentence *s) {
     tide__print_wrapped(p->out, width, 2, s->text);
 }
 
-/* A ratio with the digits that matter: 2.79, but 1.004. */
-static const char *format_ratio(double ratio, char buf[16]) {
-    if (!(ratio >= 0 && ratio < 1e6)) return strcpy(buf, "-");
-    snprintf(buf, 16, ratio < 1.1 ? "%.3f" : "%.2f", ratio);
-    return buf;
-}
-
-static double ratio_to_live(const printer *p, uint64_t reserved) {
-    return p->result->peak_live ? (double)reserved / (double)p->result->peak_live : 0;
+static double ratio_of(uint64_t reserved, uint64_t live) {
+    return live ? (double)reserved / (double)live : 0;
 }
 
 /* ---- What was recorded ---- */
 
-static void say_recorded(const printer *p, sentence *s) {
+static bool asked_for(const printer *p, int kind) { return p->report->options->policies & 1u << kind; }
+
+/* Whether the row of the recorded allocator ends before the recorded run did. */
+static bool stops_early(const printer *p) {
     const tide__replay_result *r = p->result;
-    char reserved[TIDE__BYTES_TEXT], count[TIDE__COUNT_TEXT], first[TIDE__COUNT_TEXT], ratio[16];
-    switch (r->recorded.policy) {
-    case TIDE__RECORDED_NONE: say(s, "The file does not show which allocator was recorded"); break;
-    case TIDE__RECORDED_MIXED: say(s, "Recorded with a mix of native and expandable segments"); break;
-    case TIDE__RECORDED_NATIVE: say(s, "Recorded with PyTorch's native allocator"); break;
-    case TIDE__RECORDED_EXPANDABLE: say(s, "Recorded with PyTorch's expandable segments"); break;
-    }
-    if (r->recorded.peak_reserved)
-        say(s, ", which reserved %s at its peak (%s x)",
-            tide__format_bytes(r->recorded.peak_reserved, reserved),
-            format_ratio(ratio_to_live(p, r->recorded.peak_reserved), ratio));
-    if (r->recorded.has_oom) say(s, " and ran out of memory");
-    if (r->recorded.compared == 0) {
-        if (r->recorded.reason[0])
-            say(s, ". No comparison with the recording: %s.", r->recorded.reason);
-        else
-            say(s, ".");
-        return;
-    }
-    say(s, ". The model of it here ");
+    bool expandable = r->recorded.policy == TIDE__RECORDED_EXPANDABLE;
+    int kind = expandable ? TIDE__POLICY_EXPANDABLE : TIDE__POLICY_NATIVE;
+    const tide__policy_result *row = &r->policies[kind];
+    if (!asked_for(p, kind) || !row->ran || !row->oom.happened) return false;
+    return !r->recorded.has_oom || row->oom.event < r->recorded.oom_event;
+}
+
+static void say_compared(const printer *p, tide__sentences *s) {
+    const tide__replay_result *r = p->result;
+    char count[TIDE__COUNT_TEXT], wrong[TIDE__COUNT_TEXT], first[TIDE__COUNT_TEXT];
     tide__format_count(r->recorded.compared, count);
-    char wrong[TIDE__COUNT_TEXT];
+    tide__say(s, ". %s of it here ", stops_early(p) ? "Without the limit the model" : "The model");
     if (r->recorded.mismatches == 0)
-        say(s, "agrees with the recording at all %s events compared, in bytes reserved and in addresses.",
-            count);
+        tide__say(s,
+                  "agrees with the recording at all %s events compared, in bytes reserved and in addresses.",
+                  count);
     else
-        say(s,
+        tide__say(
+            s,
             "DIFFERS from the recording at %s of %s events compared, first at event %s: do not rely on it.",
             tide__format_count(r->recorded.mismatches, wrong), count,
             tide__format_count(r->recorded.first_mismatch, first));
-    if (r->recorded.reason[0]) say(s, " Inferred: %s.", r->recorded.reason);
+    if (r->recorded.reason[0]) tide__say(s, " Inferred: %s.", r->recorded.reason);
 }
 
-static bool asked_for(const printer *p, int kind) { return p->report->options->policies & 1u << kind; }
+static void say_recorded(const printer *p, tide__sentences *s) {
+    const tide__replay_result *r = p->result;
+    char reserved[TIDE__BYTES_TEXT], ratio[TIDE__COUNT_TEXT];
+    switch (r->recorded.policy) {
+    case TIDE__RECORDED_NONE: tide__say(s, "The file does not show which allocator was recorded"); break;
+    case TIDE__RECORDED_MIXED: tide__say(s, "Recorded with a mix of native and expandable segments"); break;
+    case TIDE__RECORDED_NATIVE: tide__say(s, "Recorded with PyTorch's native allocator"); break;
+    case TIDE__RECORDED_EXPANDABLE: tide__say(s, "Recorded with PyTorch's expandable segments"); break;
+    }
+    if (r->recorded.peak_reserved)
+        tide__say(s, ", which reserved %s at its peak (%s x)",
+                  tide__format_bytes(r->recorded.peak_reserved, reserved),
+                  tide__format_ratio(ratio_of(r->recorded.peak_reserved, r->recorded.peak_live), ratio));
+    if (r->recorded.has_oom) tide__say(s, " and ran out of memory");
+    if (r->recorded.compared)
+        say_compared(p, s);
+    else if (r->recorded.reason[0])
+        tide__say(s, ". No comparison with the recording: %s.", r->recorded.reason);
+    else
+        tide__say(s, ".");
+}
 
 const char *tide__report_cross_stream(tide_cross_stream mode) {
     switch (mode) {
@@ -111,33 +100,36 @@ const char *tide__report_cross_stream(tide_cross_stream mode) {
 }
 
 /* The options that the figures hang on; the delay is sim's, and the bound's. */
-static void say_options(const printer *p, sentence *s) {
+static void say_options(const printer *p, tide__sentences *s) {
     const tide__replay_options *o = p->report->options;
     bool host = o->device && !strcmp(o->device, "host");
     if (o->limit_bytes) {
         char limit[TIDE__BYTES_TEXT];
-        say(s, " Limit: %s.", tide__format_bytes(o->limit_bytes, limit));
+        tide__say(s, " Limit: %s.", tide__format_bytes(o->limit_bytes, limit));
     }
     if (host)
-        say(s, " Device: host");
+        tide__say(s, " Device: host");
     else
-        say(s, " Event delay: %g ms", (double)o->event_delay_ns / 1e6);
+        tide__say(s, " Event delay: %g ms", (double)o->event_delay_ns / 1e6);
     if (asked_for(p, TIDE__POLICY_PAGETIDE))
-        say(s, "; cross-stream: %s", tide__report_cross_stream(o->cross_stream));
-    say(s, ".");
+        tide__say(s, "; cross-stream: %s", tide__report_cross_stream(o->cross_stream));
+    tide__say(s, ".");
 }
 
-static void print_header(const printer *p) {
+static void print_recorded(const printer *p) {
     const tide__replay_result *r = p->result;
     char events[TIDE__COUNT_TEXT], allocations[TIDE__COUNT_TEXT], time[TIDE__COUNT_TEXT],
         live[TIDE__BYTES_TEXT];
-    fprintf(p->out, "%s, GPU %d\n", p->report->file, r->gpu);
-    sentence s = {0};
-    say(&s, "%s events, %s allocations, %s; %s live at the peak.", tide__format_count(r->events, events),
-        tide__format_count(r->allocations, allocations), tide__format_seconds(r->trace_seconds, time),
-        tide__format_bytes(r->peak_live, live));
+    tide__sentences s = {0};
+    tide__say(&s, "%s events, %s allocations, %s; %s live at the peak", tide__format_count(r->events, events),
+              tide__format_count(r->allocations, allocations), tide__format_seconds(r->trace_seconds, time),
+              tide__format_bytes(r->peak_live, live));
+    if (r->peak_live > r->recorded.peak_live)
+        tide__say(&s, " (%s without the request that the recorded run was refused)",
+                  tide__format_bytes(r->recorded.peak_live, live));
+    tide__say(&s, ".");
     say_options(p, &s);
-    say(&s, " ");
+    tide__say(&s, " ");
     say_recorded(p, &s);
     print_sentences(p, &s);
 }
@@ -147,14 +139,14 @@ static void print_header(const printer *p) {
 enum { TO_FIT = 1, WORK_DONE = 2 }; /* of the columns: one table, or on a narrow terminal two */
 
 static void print_not_replayed(const printer *p, const tide__policy_result *policy) {
-    sentence s = {0};
-    say(&s, "%s not replayed: %s", tide__policy_name(policy->kind), policy->reason);
+    tide__sentences s = {0};
+    tide__say(&s, "%s not replayed: %s", tide__policy_name(policy->kind), policy->reason);
     tide__print_wrapped(p->out, p->width, 2, s.text);
 }
 
 static void print_policy(const printer *p, const tide__policy_result *policy, int columns) {
-    char reserved[TIDE__BYTES_TEXT], ratio[16], moves[TIDE__COUNT_TEXT], waits[TIDE__COUNT_TEXT],
-        event[TIDE__COUNT_TEXT];
+    char reserved[TIDE__BYTES_TEXT], ratio[TIDE__COUNT_TEXT], moves[TIDE__COUNT_TEXT],
+        waits[TIDE__COUNT_TEXT], event[TIDE__COUNT_TEXT];
     if (!policy->ran) {
         if (columns & TO_FIT) print_not_replayed(p, policy);
         return;
@@ -163,7 +155,7 @@ static void print_policy(const printer *p, const tide__policy_result *policy, in
     /* Who stopped half way has no ratio to compare. */
     if (columns & TO_FIT)
         fprintf(p->out, "%13s  %6s", tide__format_bytes(policy->peak_reserved, reserved),
-                policy->oom.happened ? "-" : format_ratio(policy->ratio, ratio));
+                policy->oom.happened ? "-" : tide__format_ratio(policy->ratio, ratio));
     if (columns & WORK_DONE)
         fprintf(p->out, "  %8s  %7s  %8.2f", tide__format_count(policy->moves, moves),
                 tide__format_count(policy->waits, waits), policy->driver_seconds);
@@ -224,13 +216,14 @@ static const tide__policy_result *longest_policy(const printer *p) {
     return longest;
 }
 
-typedef enum figure { PEAK_RESERVED, END_LIVE, END_RESERVED } figure;
+typedef enum figure { PEAK_RESERVED, END_LIVE, END_RESERVED, END_EXCESS } figure;
 
-static uint64_t figure_of(const tide__phase_result *phase, figure which) {
+static double figure_of(const tide__phase_result *phase, figure which) {
     switch (which) {
-    case PEAK_RESERVED: return phase->peak_reserved;
-    case END_LIVE: return phase->end_live;
-    default: return phase->end_reserved;
+    case PEAK_RESERVED: return (double)phase->peak_reserved;
+    case END_LIVE: return (double)phase->end_live;
+    case END_RESERVED: return (double)phase->end_reserved;
+    default: return (double)phase->end_reserved - (double)phase->end_live;
     }
 }
 
@@ -243,7 +236,8 @@ typedef struct layout {
     const char *heads[2];
 } layout;
 
-static const layout peaks_and_ends = {"", true, 2, 7, {PEAK_RESERVED, END_RESERVED}, {"peak", "end"}};
+/* Each policy's end is of another occurrence, so that only what exceeds its live bytes compares. */
+static const layout peaks_and_excess = {"", true, 2, 7, {PEAK_RESERVED, END_EXCESS}, {"peak", "excess"}};
 /* With trims the ends are what was asked about: live bytes stand beside them. */
 static const layout peaks_alone = {"", true, 1, 10, {PEAK_RESERVED}, {"peak"}};
 static const layout ends_trimmed = {", at end", false, 2, 8, {END_LIVE, END_RESERVED}, {"live", "reserved"}};
@@ -267,8 +261,7 @@ static void print_phase(const printer *p, const table *t, const tide__phase_resu
         for (int k = 0; k < t->layout->count; k++) {
             fprintf(p->out, k == 0 ? "  " : " ");
             if (phase)
-                fprintf(p->out, "%*.2f", t->layout->columns,
-                        (double)figure_of(phase, t->layout->figures[k]) / unit);
+                fprintf(p->out, "%*.2f", t->layout->columns, figure_of(phase, t->layout->figures[k]) / unit);
             else
                 fprintf(p->out, "%*s", t->layout->columns, "-");
         }
@@ -322,123 +315,38 @@ static void print_phases(const printer *p) {
     const tide__policy_result *longest = longest_policy(p);
     if (!longest || longest->phase_count == 0) return;
     if (!p->report->options->trim_phases) {
-        print_layout(p, &peaks_and_ends, longest);
-        tide__print_wrapped(
-            p->out, p->width < 80 ? p->width : 80, 2,
-            "peak, end: reserved at the phase's peak, and when it ended with most beyond live "
-            "bytes (each policy at its own worst occurrence)");
+        print_layout(p, &peaks_and_excess, longest);
         return;
     }
     print_layout(p, &peaks_alone, longest);
     print_layout(p, &ends_trimmed, longest);
-    tide__print_wrapped(p->out, p->width < 80 ? p->width : 80, 2,
-                        "peak: reserved at the phase's peak; at end: after the trim, when most was reserved "
-                        "beyond live bytes (each policy at its own worst occurrence)");
 }
 
-/* ---- What it means ---- */
+/* ---- The whole ---- */
 
-static void say_bound(const printer *p, sentence *s) {
-    char bound[TIDE__BYTES_TEXT], ratio[16];
+static void say_bound(const printer *p, tide__sentences *s) {
+    char bound[TIDE__BYTES_TEXT], ratio[TIDE__COUNT_TEXT];
     if (!p->result->bound_reserved) return;
-    say(s, "Bound: an allocator without fragmentation that never waits would reserve %s here (%s x).",
-        tide__format_bytes(p->result->bound_reserved, bound),
-        format_ratio(ratio_to_live(p, p->result->bound_reserved), ratio));
+    tide__say(s, "Bound: an allocator without fragmentation that never waits would reserve %s here (%s x).",
+              tide__format_bytes(p->result->bound_reserved, bound),
+              tide__format_ratio(ratio_of(p->result->bound_reserved, p->result->peak_live), ratio));
     const tide__policy_result *pagetide = tide__report_policy(p->result, TIDE__POLICY_PAGETIDE);
-    if (pagetide && pagetide->waits > 0) say(s, " pagetide waited, and so may stay below it.");
-}
-
-/* The policy that pagetide is held against: the recorded one if it was replayed. */
-static const tide__policy_result *peer(const printer *p) {
-    const tide__policy_result *native = tide__report_policy(p->result, TIDE__POLICY_NATIVE);
-    const tide__policy_result *expandable = tide__report_policy(p->result, TIDE__POLICY_EXPANDABLE);
-    if (p->result->recorded.policy == TIDE__RECORDED_EXPANDABLE && expandable) return expandable;
-    return native ? native : expandable;
-}
-
-static void say_oom(sentence *s, const tide__policy_result *policy) {
-    char event[TIDE__COUNT_TEXT], wanted[TIDE__BYTES_TEXT], live[TIDE__BYTES_TEXT],
-        reserved[TIDE__BYTES_TEXT];
-    say(s, "%s runs out of memory at event %s: %s asked for, %s live, %s reserved.",
-        tide__policy_name(policy->kind), tide__format_count(policy->oom.event, event),
-        tide__format_bytes(policy->oom.wanted, wanted), tide__format_bytes(policy->oom.live, live),
-        tide__format_bytes(policy->oom.reserved, reserved));
-}
-
-static void say_comparison(const printer *p, sentence *s, const tide__policy_result *other,
-                           const tide__policy_result *ours) {
-    char saved[TIDE__BYTES_TEXT], ratio[16], our_ratio[16];
-    say(s, "%s reserved %s x what the run held; pagetide %s x", tide__policy_name(other->kind),
-        format_ratio(other->ratio, ratio), format_ratio(ours->ratio, our_ratio));
-    if (other->peak_reserved > ours->peak_reserved)
-        say(s, ", %s less", tide__format_bytes(other->peak_reserved - ours->peak_reserved, saved));
-    if (p->result->trace_seconds > 0)
-        say(s, ", for %.2f s in the driver, %.1f%% of the run's time", ours->driver_seconds,
-            100 * ours->driver_seconds / p->result->trace_seconds);
-    say(s, ".");
-}
-
-static void say_meaning(const printer *p, sentence *s) {
-    const tide__policy_result *ours = tide__report_policy(p->result, TIDE__POLICY_PAGETIDE);
-    const tide__policy_result *other = peer(p);
-    /* A policy that stopped half way has no peak to compare. */
-    if (ours && other && !ours->oom.happened && !other->oom.happened) say_comparison(p, s, other, ours);
-    for (int kind = 0; kind < TIDE__POLICY_PAGETIDE; kind++) {
-        const tide__policy_result *policy = &p->result->policies[kind];
-        if (!asked_for(p, kind) || !policy->ran || !policy->oom.happened) continue;
-        if (s->length) say(s, " ");
-        say_oom(s, policy);
-    }
-    if (!ours) return;
-    if (ours->oom.happened) {
-        if (s->length) say(s, " ");
-        say_oom(s, ours);
-    } else if (s->length && other && other->oom.happened) {
-        char ratio[16], reserved[TIDE__BYTES_TEXT];
-        say(s, " pagetide does not: it reserves %s at its peak, %s x what the run held.",
-            tide__format_bytes(ours->peak_reserved, reserved), format_ratio(ours->ratio, ratio));
-    }
-}
-
-/* The recorded error is explained by a limit that the file does not hold. */
-static void say_limit_hint(const printer *p, sentence *s) {
-    if (!p->result->recorded.has_oom || p->report->options->limit_bytes) return;
-    char event[TIDE__COUNT_TEXT];
-    say(s,
-        "%sThe recorded run was refused memory at event %s; --limit with what it was allowed shows who would "
-        "have been.",
-        s->length ? " " : "", tide__format_count(p->result->recorded.oom_event, event));
-}
-
-static void say_notes(const printer *p, sentence *s) {
-    const tide__replay_result *r = p->result;
-    char count[TIDE__COUNT_TEXT];
-    if (r->recorded.compared)
-        say(s, "Taken from the recording: the addresses that the driver chose, and the moments at which "
-               "everything free was given back.");
-    if (r->blocks_before_start)
-        say(s, " %s blocks were live before the recording began.",
-            tide__format_count(r->blocks_before_start, count));
-    if (r->unknown_frees)
-        say(s, " %s frees of blocks that the file does not show were left out.",
-            tide__format_count(r->unknown_frees, count));
-    if (p->report->options->trim_phases) {
-        const tide__policy_result *ours = tide__report_policy(r, TIDE__POLICY_PAGETIDE);
-        if (ours) say(s, " The trims at the phases' ends cost pagetide %.2f s.", ours->trim_seconds);
-    }
+    if (pagetide && pagetide->waits > 0) tide__say(s, " pagetide waited, and so may stay below it.");
 }
 
 void tide__report_replay_text(const tide__replay_report *report, FILE *out, int width) {
     printer p = {report, report->result, out, width < LEAST_WIDTH ? LEAST_WIDTH : width};
-    sentence bound = {0}, meaning = {0}, notes = {0};
-    print_header(&p);
+    tide__sentences meaning = {0}, legend = {0}, bound = {0}, notes = {0};
+    fprintf(out, "%s, GPU %d\n", report->file, report->result->gpu);
+    tide__say_meaning(report, &meaning);
+    print_sentences(&p, &meaning);
+    print_recorded(&p);
     print_policies(&p);
     print_phases(&p);
+    tide__say_legend(report, &legend);
+    print_sentences(&p, &legend);
     say_bound(&p, &bound);
     print_sentences(&p, &bound);
-    say_meaning(&p, &meaning);
-    say_limit_hint(&p, &meaning);
-    print_sentences(&p, &meaning);
-    say_notes(&p, &notes);
+    tide__say_notes(report, &notes);
     print_sentences(&p, &notes);
 }

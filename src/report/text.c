@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -32,6 +33,20 @@ const char *tide__format_seconds(double seconds, char buf[TIDE__COUNT_TEXT]) {
     else
         snprintf(buf, TIDE__COUNT_TEXT, "%" PRIu64 " h %02" PRIu64 " min", whole / 3600, whole / 60 % 60);
     return buf;
+}
+
+const char *tide__format_ratio(double ratio, char buf[TIDE__COUNT_TEXT]) {
+    if (!(ratio >= 0 && ratio < 1e6)) return strcpy(buf, "-");
+    snprintf(buf, TIDE__COUNT_TEXT, ratio < 1.1 ? "%.3f" : "%.2f", ratio);
+    return buf;
+}
+
+void tide__say(tide__sentences *s, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(s->text + s->length, sizeof s->text - s->length, format, args);
+    va_end(args);
+    if (n > 0) s->length += tide__min((uint64_t)n, sizeof s->text - 1 - s->length);
 }
 
 void tide__print_name(FILE *out, const char *name, int columns) {

@@ -36,6 +36,7 @@ static void make(fixture *f) {
     f->result.peak_live = 10 * TIDE__GIB;
     f->result.bound_reserved = 10 * TIDE__GIB;
     f->result.recorded.policy = TIDE__RECORDED_NATIVE;
+    f->result.recorded.peak_live = 10 * TIDE__GIB;
     f->result.recorded.peak_reserved = 20 * TIDE__GIB;
     f->result.recorded.compared = 40000;
     for (int kind = 0; kind < TIDE__POLICY_COUNT; kind++) {
@@ -64,8 +65,8 @@ static char *text_in(fixture *f, int width) {
 
 static char *text_of(fixture *f) { return text_in(f, 80); }
 
-/* Sentences wrap anywhere: compared with one space for any white space. */
-static void assert_says(fixture *f, const char *expected) {
+/* Sentences wrap anywhere: one space for any white space. */
+static char *words_of(fixture *f) {
     char *text = text_of(f), *to = text;
     for (const char *from = text; *from; from++) {
         bool space = *from == ' ' || *from == '\n';
@@ -73,7 +74,18 @@ static void assert_says(fixture *f, const char *expected) {
         *to++ = space ? ' ' : *from;
     }
     *to = 0;
+    return text;
+}
+
+static void assert_says(fixture *f, const char *expected) {
+    char *text = words_of(f);
     if (!strstr(text, expected)) fail_msg("not said: %s\n%s", expected, text);
+    free(text);
+}
+
+static void assert_says_not(fixture *f, const char *unexpected) {
+    char *text = words_of(f);
+    if (strstr(text, unexpected)) fail_msg("said: %s\n%s", unexpected, text);
     free(text);
 }
 
@@ -122,8 +134,44 @@ static void says_what_each_policy_would_have_reserved(void **state) {
     make(&f);
     assert_says(&f, "The model of it here agrees with the recording at all 40,000 events compared");
     assert_says(&f,
-                "native reserved 2.00 x what the run held; pagetide 1.000 x, 10.00 GiB less, for 0.10 s in "
-                "the driver, 0.5% of the run's time.");
+                "run.pickle, GPU 0 native reserves 2.00 x what the run held, expandable 1.20 x and pagetide "
+                "1.000 x, which is 10.00 GiB less than native and 2.00 GiB less than expandable. pagetide "
+                "spends 0.10 s in the driver (modelled), 0.5% of the run's time; expandable 0.10 s. 95,609");
+    f.options.device = "host";
+    assert_says(&f, "pagetide spends 0.10 s in the driver (as measured here)");
+    f.options.policies = 1u << TIDE__POLICY_PAGETIDE;
+    assert_says(&f, "run.pickle, GPU 0 pagetide spends 0.10 s");
+}
+
+static void names_the_setting_that_does_as_well(void **state) {
+    fixture f;
+    make(&f);
+    f.result.policies[1].peak_reserved = f.result.policies[2].peak_reserved - 32 * TIDE__MIB;
+    assert_says(&f,
+                "and 32.00 MiB more than expandable. expandable, a setting of PyTorch, does as well here.");
+    f.result.policies[1].peak_reserved = f.result.policies[2].peak_reserved;
+    assert_says(&f, "and as much as expandable. expandable, a setting of PyTorch, does as well here.");
+    f.result.policies[1].peak_reserved = f.result.policies[2].peak_reserved / 100 * 102;
+    assert_says_not(&f, "as well");
+    f.options.limit_bytes = 15 * TIDE__GIB; /* where not the peaks count */
+    f.result.policies[1].fits_from = f.result.policies[2].fits_from = 10 * TIDE__GIB;
+    assert_says(&f, "does as well here");
+    f.result.policies[1].oom.happened = true;
+    f.result.policies[1].fits_from = 15 * TIDE__GIB + 8 * TIDE__MIB;
+    assert_says_not(&f, "as well");
+}
+
+static void says_what_each_would_have_needed_to_fit(void **state) {
+    fixture f;
+    make(&f);
+    f.options.limit_bytes = 30 * TIDE__GIB;
+    for (uint64_t kind = 0; kind < 3; kind++) f.result.policies[kind].fits_from = (20 - kind) * TIDE__GIB;
+    assert_says(&f,
+                "native, expandable and pagetide fit into 30.00 GiB. The least that is enough: 20.00 GiB for "
+                "native, 19.00 GiB for expandable and 18.00 GiB for pagetide (to 8 MiB). pagetide spends");
+    f.options.policies = 1u << TIDE__POLICY_PAGETIDE;
+    assert_says(&f,
+                "pagetide fits into 30.00 GiB. The least that is enough: 18.00 GiB for pagetide (to 8 MiB).");
 }
 
 static void says_who_runs_out_and_who_does_not(void **state) {
@@ -133,10 +181,35 @@ static void says_who_runs_out_and_who_does_not(void **state) {
     f.result.policies[0].oom = (tide__oom_result){true, 1234, TIDE__GIB, 9 * TIDE__GIB, 14 * TIDE__GIB};
     f.result.policies[0].phase_count = 1;
     assert_says(&f, "native runs out of memory at event 1,234: 1.00 GiB asked for, 9.00 GiB live, 14.00 GiB "
-                    "reserved. pagetide does not: it reserves 10.00 GiB at its peak");
-    assert_says(&f, "update_actor 1.00 - - 2.00 1.00 2.00 1.00 "); /* a phase that native never saw */
+                    "reserved. expandable and pagetide do not. pagetide spends");
+    assert_says(&f, "update_actor 1.00 - - 2.00 0.00 2.00 0.00 "); /* a phase that native never saw */
     f.result.policies[2].oom = f.result.policies[0].oom;
-    assert_says(&f, "pagetide runs out of memory at event 1,234");
+    assert_says(&f, "reserved. pagetide runs out of memory at event 1,234");
+    assert_says(&f, "reserved. expandable does not. 95,609 events");
+    assert_says_not(&f, "pagetide spends");
+}
+
+static void a_row_that_ends_early_is_not_what_was_compared(void **state) {
+    fixture f;
+    make(&f);
+    f.options.limit_bytes = 15 * TIDE__GIB;
+    assert_says(&f, "The model of it here agrees with the recording at all 40,000 events");
+    f.result.policies[0].oom = (tide__oom_result){true, 1234, TIDE__GIB, 9 * TIDE__GIB, 14 * TIDE__GIB};
+    assert_says(&f, "Without the limit the model of it here agrees with the recording at all 40,000 events");
+    f.result.recorded.has_oom = true;
+    f.result.recorded.oom_event = 1234; /* the recorded run ended there too */
+    assert_says(&f, "ran out of memory. The model of it here agrees");
+}
+
+static void says_what_was_refused_beside_what_was_held(void **state) {
+    fixture f;
+    make(&f);
+    assert_says_not(&f, "refused");
+    f.options.limit_bytes = 15 * TIDE__GIB;
+    f.result.recorded.peak_live = 8 * TIDE__GIB;
+    assert_says(
+        &f, "10.00 GiB live at the peak (8.00 GiB without the request that the recorded run was refused).");
+    assert_says(&f, "reserved 20.00 GiB at its peak (2.50 x)");
 }
 
 static void who_stopped_half_way_has_no_ratio(void **state) {
@@ -152,7 +225,18 @@ static void a_phase_has_its_live_bytes_from_who_saw_all_of_it(void **state) {
     make(&f);
     f.result.policies[0].oom = (tide__oom_result){true, 1234, TIDE__GIB, 9 * TIDE__GIB, 14 * TIDE__GIB};
     f.phases[0][0].peak_live = TIDE__GIB / 2;
-    assert_says(&f, "rollout 1.00 2.00 1.00 ");
+    assert_says(&f, "rollout 1.00 2.00 0.00 ");
+}
+
+/* Ends are of other occurrences for each policy: only what is beyond live compares. */
+static void ends_of_phases_are_told_by_what_exceeds_live(void **state) {
+    fixture f;
+    make(&f);
+    f.phases[0][0].end_live = 3 * TIDE__GIB;
+    f.phases[0][0].end_reserved = 4 * TIDE__GIB;
+    f.phases[2][0].end_reserved = 2 * TIDE__GIB;
+    assert_says(&f,
+                "peak live peak excess peak excess peak excess rollout 1.00 2.00 1.00 2.00 0.00 2.00 1.00 ");
 }
 
 static void trims_show_what_was_live_at_the_ends(void **state) {
@@ -165,6 +249,17 @@ static void trims_show_what_was_live_at_the_ends(void **state) {
     assert_says(&f,
                 "GiB, at end native expandable pagetide phase live reserved live reserved live reserved ");
     assert_says(&f, "update_actor 1.00 1.00 1.00 1.00 3.00 4.00 ");
+    f.result.policies[2].trim_seconds = 0.25;
+    assert_says(&f, "; the trims at the phases' ends cost pagetide 0.25 s, waits included. 95,609");
+}
+
+static void tells_the_words_of_its_tables(void **state) {
+    fixture f;
+    make(&f);
+    assert_says(&f, "expandable: the same with expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF.");
+    assert_says(&f, "driver s: in calls of the driver, modelled by what each costs on an H200.");
+    f.options.device = "host";
+    assert_says(&f, "pagetide's as measured here, the others' modelled.");
 }
 
 static void says_under_which_options(void **state) {
@@ -266,7 +361,13 @@ int main(void) {
         cmocka_unit_test(lines_fit_the_terminal),
         cmocka_unit_test(a_narrow_terminal_is_told_everything),
         cmocka_unit_test(says_what_each_policy_would_have_reserved),
+        cmocka_unit_test(names_the_setting_that_does_as_well),
+        cmocka_unit_test(says_what_each_would_have_needed_to_fit),
         cmocka_unit_test(says_who_runs_out_and_who_does_not),
+        cmocka_unit_test(a_row_that_ends_early_is_not_what_was_compared),
+        cmocka_unit_test(says_what_was_refused_beside_what_was_held),
+        cmocka_unit_test(ends_of_phases_are_told_by_what_exceeds_live),
+        cmocka_unit_test(tells_the_words_of_its_tables),
         cmocka_unit_test(who_stopped_half_way_has_no_ratio),
         cmocka_unit_test(a_phase_has_its_live_bytes_from_who_saw_all_of_it),
         cmocka_unit_test(trims_show_what_was_live_at_the_ends),
