@@ -8,6 +8,8 @@
 #ifndef TIDE_CLI_H
 #define TIDE_CLI_H
 
+#include <getopt.h>
+
 #include "base/base.h"
 
 enum { TIDE__EXIT_OK = 0, TIDE__EXIT_FAILED = 1, TIDE__EXIT_USAGE = 2 };
@@ -22,8 +24,11 @@ int tide__cmd_info(int argc, char **argv);
 int tide__usage_error(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* What getopt_long returned: `:` (with a short-option string that begins with
- * one) or `?`. Says which option it was. */
-int tide__option_error(const char *command, int result, char **argv);
+ * one) or `?`. Says which option it was, and which of the table's it may be meant for. */
+int tide__option_error(const char *command, int result, char **argv, const struct option *options);
+
+/* What to open for a FILE of the command line: "-" is standard input. */
+const char *tide__path_of(const char *file);
 
 /* What was printed so far is to be seen now. False once some of it could not be
  * written: stop early; main says why at the end. */

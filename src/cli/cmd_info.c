@@ -54,7 +54,7 @@ static bool info_file(const char *file, bool json) {
     tide__trace *trace = NULL;
     tide__progress_bar bar;
     tide__progress_begin(&bar, file);
-    tide_status status = tide__trace_read(file, tide__progress_update, &bar, &trace);
+    tide_status status = tide__trace_read(tide__path_of(file), tide__progress_update, &bar, &trace);
     tide__progress_hide(&bar);
     if (status == TIDE_OK) {
         status = summarize_and_print(file, trace, json);
@@ -73,7 +73,7 @@ int tide__cmd_info(int argc, char **argv) {
     optind = 1;
     while ((option = getopt_long(argc, argv, ":", long_options, NULL)) != -1) {
         if (option != 'j') {
-            return tide__option_error("info", option, argv);
+            return tide__option_error("info", option, argv, long_options);
         }
         json = true;
     }

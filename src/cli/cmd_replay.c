@@ -67,6 +67,8 @@ static int parse_policies(const char *list, unsigned *out) {
             const char *name = tide__policy_name((tide__policy_kind)kind);
             if (strlen(name) == length && !strncmp(name, at, length)) break;
         }
+        if (length == 0 && *list)
+            return tide__usage_error("replay", "--policy: '%s' has a comma with no name beside it", list);
         if (kind == TIDE__POLICY_COUNT)
             return tide__usage_error("replay", "--policy: '%.*s' is not one of native, expandable, pagetide",
                                      (int)length, at);
@@ -86,9 +88,19 @@ static int parse_device(const char *text, const char **out) {
 }
 
 static int parse_limit(const char *text, uint64_t *out) {
+    char bytes[TIDE__BYTES_TEXT];
     if (!tide__parse_bytes(text, out) || *out == 0)
         return tide__usage_error("replay", "--limit: '%s' is not a number of bytes such as 16GiB", text);
-    return TIDE__EXIT_OK;
+    if (*out > TIDE__MAX_LIMIT_BYTES)
+        return tide__usage_error("replay", "--limit: '%s' is more than %s, the most that can be replayed",
+                                 text, tide__format_bytes(TIDE__MAX_LIMIT_BYTES, bytes));
+    if (*out >= TIDE__MIN_LIMIT_BYTES) return TIDE__EXIT_OK;
+    /* A unit that was forgotten, or stands apart from its number. */
+    bool is_bare = text[strspn(text, "0123456789.")] == 0;
+    return tide__usage_error("replay",
+                             "--limit: '%s' is %s, less than any allocator takes at once (2 MiB)%s%s%s", text,
+                             tide__format_bytes(*out, bytes), is_bare ? "; did you mean " : "",
+                             is_bare ? text : "", is_bare ? "GiB?" : "");
 }
 
 static int parse_delay(const char *text, uint64_t *out_ns) {
@@ -144,7 +156,7 @@ static int parse(int argc, char **argv, request *q) {
     opterr = 0;
     optind = 1;
     while ((option = getopt_long(argc, argv, ":", long_options, NULL)) != -1) {
-        int code = option == ':' || option == '?' ? tide__option_error("replay", option, argv)
+        int code = option == ':' || option == '?' ? tide__option_error("replay", option, argv, long_options)
                                                   : parse_option(option, q);
         if (code != TIDE__EXIT_OK) return code;
     }
@@ -221,7 +233,7 @@ static void replay_file(request *q, const char *file) {
     tide__progress_bar bar;
     tide__progress_begin(&bar, file);
     tide__progress_part(&bar, 0, READING_PART);
-    tide_status status = tide__trace_read(file, tide__progress_update, &bar, &trace);
+    tide_status status = tide__trace_read(tide__path_of(file), tide__progress_update, &bar, &trace);
     if (status != TIDE_OK) {
         tide__progress_hide(&bar);
         fprintf(stderr, "pagetide: %s\n", tide_last_error());

@@ -14,6 +14,9 @@
 
 #include "cli/cli.h"
 
+#define MAX_WORD 32 /* letters of an option's name */
+#define MOST_LETTERS_APART 2
+
 typedef struct command {
     const char *name;
     int (*run)(int argc, char **argv);
@@ -30,12 +33,13 @@ static const command commands[] = {
      "have reserved, and whether the run would have fitted.\n"
      "\n"
      "A FILE is what torch.cuda.memory._dump_snapshot() wrote, or a pickle of what\n"
-     "torch.cuda.memory._snapshot() returned; plain, gzip or zstd.\n"
+     "torch.cuda.memory._snapshot() returned; plain, gzip or zstd; - is standard input.\n"
      "\n"
      "  --policy LIST        of native, expandable, pagetide (all, without this option):\n"
-     "                       PyTorch's allocator, the same with expandable segments,\n"
-     "                       and pagetide itself\n"
-     "  --limit BYTES        memory that each may reserve, such as 16GiB or 18463515279\n"
+     "                       PyTorch's default allocator, the same with\n"
+     "                       PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and pagetide\n"
+     "  --limit BYTES        memory that each may reserve, such as 16GiB or 18463515279;\n"
+     "                       K, M, G and T are powers of 1024, so that 16GB is 16GiB\n"
      "                       (without it: the 150109880320 bytes of an H200)\n"
      "  --device sim|host    what pagetide runs on: a model of a GPU that counts (sim),\n"
      "                       or real pages of this machine (host)\n"
@@ -49,6 +53,14 @@ static const command commands[] = {
      "  --json               a line of JSON for each file and GPU, in bytes and seconds\n"
      "  --check              exit code 1 where a model differs from the recording, or\n"
      "                       pagetide runs out of memory or reserves more than it promises\n"
+     "\n"
+     "What the table says:\n"
+     "  live      what callers hold            reserved  what is held of the GPU for them\n"
+     "  ratio     peak reserved / peak live    moves     chunks mapped at another address\n"
+     "  waits     of the host or a stream for the GPU\n"
+     "  driver s  in calls of the driver: a model of an H200's; of pagetide on host measured\n"
+     "  phase     what torch.cuda.memory._set_memory_metadata named; excess: reserved\n"
+     "            beyond live when it ended, where that was most\n"
      "\n"
      "Exit code: 0 answered, 1 some file could not be replayed (or --check found\n"
      "something), 2 called wrongly.\n"},
@@ -98,14 +110,54 @@ int tide__usage_error(const char *command_name, const char *format, ...) {
     return TIDE__EXIT_USAGE;
 }
 
-int tide__option_error(const char *command_name, int result, char **argv) {
+/* How many letters to change, put in or leave out to make one word of the other: the usual table, of which
+ * only the last row is kept. */
+static size_t letters_apart(const char *a, const char *b) {
+    size_t row[MAX_WORD + 1], columns = strlen(b);
+    if (columns > MAX_WORD) return SIZE_MAX;
+    for (size_t k = 0; k <= columns; k++) row[k] = k;
+    for (size_t i = 0; a[i]; i++) {
+        size_t diagonal = row[0]++;
+        for (size_t k = 0; k < columns; k++) {
+            size_t changed = diagonal + (a[i] != b[k]);
+            diagonal = row[k + 1];
+            row[k + 1] = tide__min(changed, tide__min(diagonal, row[k]) + 1);
+        }
+    }
+    return row[columns];
+}
+
+/* The option that is nearest to one that is not known; NULL where none is near. */
+static const char *nearest_option(const char *text, const struct option *options) {
+    const char *nearest = NULL;
+    size_t least = MOST_LETTERS_APART + 1;
+    if (strncmp(text, "--", 2) != 0) return NULL;
+    char word[MAX_WORD + 1];
+    size_t length = strcspn(text + 2, "=");
+    if (length > MAX_WORD) return NULL;
+    snprintf(word, sizeof word, "%.*s", (int)length, text + 2);
+    for (const struct option *o = options; o->name; o++) {
+        size_t apart = letters_apart(word, o->name);
+        if (apart >= least) continue;
+        least = apart;
+        nearest = o->name;
+    }
+    return nearest;
+}
+
+const char *tide__path_of(const char *file) { return strcmp(file, "-") != 0 ? file : "/dev/stdin"; }
+
+int tide__option_error(const char *command_name, int result, char **argv, const struct option *options) {
     /* getopt_long leaves a short option in optopt, a long one just behind. */
     char short_option[] = {'-', (char)optopt, 0};
     bool is_short = optopt > ' ' && optopt < 0x7F;
     const char *option = is_short ? short_option : argv[optind - 1];
     if (result == ':') return tide__usage_error(command_name, "option '%s' needs a value", option);
     if (!is_short && optopt) return tide__usage_error(command_name, "option '%s' takes no value", option);
-    return tide__usage_error(command_name, "unknown option '%s'", option);
+    const char *nearest = nearest_option(option, options);
+    return tide__usage_error(command_name, "unknown option '%s'%s%s%s", option,
+                             nearest ? "; did you mean '--" : "", nearest ? nearest : "",
+                             nearest ? "'?" : "");
 }
 
 static int unknown_command(const char *name) {

@@ -40,7 +40,7 @@ static tide_status find_room(search *x, const tide__policy_result *known, uint64
     *limit = x->request.limit_bytes;
     *peak = known->peak_reserved;
     if (!known->oom.happened) return TIDE_OK;
-    *limit = tide__max(TIDE__SIM_H200_BYTES, 4 * x->schedule.peak_live);
+    *limit = tide__min(tide__max(TIDE__SIM_H200_BYTES, 4 * x->schedule.peak_live), TIDE__MAX_LIMIT_BYTES);
     tide_status status = try_limit(x, *limit, &fits, peak);
     if (status == TIDE_OK && !fits) *limit = 0;
     return status;

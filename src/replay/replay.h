@@ -20,6 +20,11 @@ typedef enum tide__policy_kind {
     TIDE__POLICY_COUNT
 } tide__policy_kind;
 
+/* The largest limit whose addresses sim has, for a dozen pools and more. */
+#define TIDE__MAX_LIMIT_BYTES (4096 * TIDE__GIB)
+/* Below this no policy can serve a byte. */
+#define TIDE__MIN_LIMIT_BYTES (2 * TIDE__MIB)
+
 const char *tide__policy_name(tide__policy_kind kind);
 
 typedef enum tide__recorded_policy {

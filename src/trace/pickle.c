@@ -404,6 +404,31 @@ failed:
     return tide__pickle_fail_here(m, status);
 }
 
+/* What people have instead of a pickle that can be read, and what to do about it; NULL: something else. */
+static const char *known_format(const uint8_t *p, size_t n) {
+    static const struct {
+        const char *start, *message;
+    } formats[] = {
+        {"PK\3\4", "a zip archive, as torch.save writes, not a pickle: save the snapshot with pickle.dump or "
+                   "torch.cuda.memory._dump_snapshot"},
+        {"\3757zXZ", "compressed with xz: uncompress it first, or use gzip or zstd"},
+        {"BZh", "compressed with bzip2: uncompress it first, or use gzip or zstd"},
+        {"{", "JSON or other text, not a pickle: save the snapshot with torch.cuda.memory._dump_snapshot"},
+        {"[", "JSON or other text, not a pickle: save the snapshot with torch.cuda.memory._dump_snapshot"},
+        {"(", "a pickle of protocol 0 or 1, if any: save it with protocol 2 or later, as pickle.dump does "
+              "unless told"},
+        {"}", "a pickle of protocol 0 or 1, if any: save it with protocol 2 or later, as pickle.dump does "
+              "unless told"},
+    };
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        size_t length = strlen(formats[i].start);
+        if (n >= length && memcmp(p, formats[i].start, length) == 0) {
+            return formats[i].message;
+        }
+    }
+    return NULL;
+}
+
 static tide_status check_start(tide__pickle *m) {
     tide__source *s = m->source;
     if (!tide__source_fill(s, 8)) {
@@ -414,10 +439,9 @@ static tide_status check_start(tide__pickle *m) {
     if (n == 0) {
         return tide__source_fail(s, TIDE_CORRUPT, 0, "the file is empty");
     }
-    if (n >= 4 && memcmp(p, "PK\3\4", 4) == 0) {
-        return tide__source_fail(s, TIDE_CORRUPT, 0,
-                                 "a zip archive, as torch.save writes, not a pickle: save the snapshot with "
-                                 "pickle.dump or torch.cuda.memory._dump_snapshot");
+    const char *known = known_format(p, n);
+    if (known != NULL) {
+        return tide__source_fail(s, TIDE_CORRUPT, 0, "%s", known);
     }
     if (p[0] != OP_PROTO) {
         return tide__source_fail(s, TIDE_CORRUPT, 0,

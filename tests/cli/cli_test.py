@@ -4,10 +4,12 @@
 
     cli_test.py PROGRAM DATA_FOLDER [CASE...]
 """
+import bz2
 import fcntl
 import gzip
 import io
 import json
+import lzma
 import os
 import pickle
 import pty
@@ -97,13 +99,18 @@ WRONG_CALLS = [
     ([], "which file"),
     (["--policy", "natve", NATIVE], "--policy: 'natve' is not one of native, expandable, pagetide"),
     (["--policy", "", NATIVE], "--policy: ''"),
-    (["--policy", "native,", NATIVE], "--policy: ''"),
-    (["--policy", "native,,pagetide", NATIVE], "--policy: ''"),
+    (["--policy", "native,", NATIVE], "--policy: 'native,' has a comma with no name beside it"),
+    (["--policy", ",native", NATIVE], "--policy: ',native' has a comma with no name beside it"),
+    (["--policy", "native,,pagetide", NATIVE], "--policy: 'native,,pagetide' has a comma with no name beside it"),
     (["--device", "cuda", NATIVE], "--device: 'cuda' is not sim or host"),
     (["--limit", "lots", NATIVE], "--limit: 'lots'"),
     (["--limit", "0", NATIVE], "--limit: '0'"),
     (["--limit", "-1", NATIVE], "--limit: '-1'"),
     (["--limit", "99999999999999999999", NATIVE], "--limit: '99999999999999999999'"),
+    (["--limit", "80", NATIVE], "--limit: '80' is 80 B, less than any allocator takes at once (2 MiB); did you mean 80GiB?"),
+    (["--limit", "80", "GiB", NATIVE], "--limit: '80' is 80 B, less than any allocator takes at once (2 MiB); did you mean 80GiB?"),
+    (["--limit", "100K", NATIVE], "--limit: '100K' is 100.00 KiB, less than any allocator takes at once (2 MiB)\n"),
+    (["--limit", "999TiB", NATIVE], "--limit: '999TiB' is more than 4.00 TiB, the most that can be replayed"),
     (["--event-delay", "-1", NATIVE], "--event-delay: '-1'"),
     (["--event-delay", "nan", NATIVE], "--event-delay: 'nan'"),
     (["--event-delay", "1e99", NATIVE], "--event-delay: '1e99'"),
@@ -115,7 +122,9 @@ WRONG_CALLS = [
     (["--gpu", "99999999999", NATIVE], "--gpu: '99999999999'"),
     ([NATIVE, "--limit"], "option '--limit' needs a value"),
     ([NATIVE, "--json=yes"], "option '--json=yes' takes no value"),
-    ([NATIVE, "--frobnicate"], "unknown option '--frobnicate'"),
+    ([NATIVE, "--frobnicate"], "unknown option '--frobnicate'\n"),
+    ([NATIVE, "--limt", "80GiB"], "unknown option '--limt'; did you mean '--limit'?"),
+    ([NATIVE, "--plicy=native"], "unknown option '--plicy=native'; did you mean '--policy'?"),
     ([NATIVE, "-x"], "unknown option '-x'"),
 ]
 
@@ -163,10 +172,29 @@ def only_the_policies_asked_for():
     assert re.search("^  native ", out, flags=re.M) and not re.search("^  expandable ", out, flags=re.M), out
 
 
+@case
+def the_answer_stands_first():
+    out = expect(call("replay", NATIVE, "--limit", "1700MiB"), 0, None, "").stdout
+    assert re.search(r"GPU 0\n\n  native runs out of memory at event .*", out), out
+    assert re.search(r"The\s+least\s+that\s+is\s+enough:\s+\d.*native", out), out
+    assert re.search(r"driver\s+\(modelled\)", out), out
+
+
+@case
+def a_file_may_be_standard_input():
+    for command in ("replay", "info"):
+        with open(NATIVE, "rb") as f:
+            done = subprocess.run([PROGRAM, command, "-"], stdin=f, capture_output=True, text=True, timeout=150, check=False)
+        assert done.returncode == 0 and done.stderr == "" and "6,728 events" in done.stdout, done
+    expect(call("replay", "-"), 1, "", "^pagetide: /dev/stdin: ")
+
+
 KEYS = ["file", "gpu", "events", "allocations", "trace_seconds", "peak_live", "bound_reserved", "recorded", "policies"]
 RECORDED_KEYS = ["policy", "peak_reserved", "compared", "mismatches", "reason"]
 POLICY_KEYS = ["policy", "peak_reserved", "ratio", "moves", "waits", "wait_seconds", "driver_calls",
                "driver_seconds", "elapsed_seconds", "oom", "phases"]
+OPTION_KEYS = {"limit_bytes": None, "event_delay_ms": 100.0, "cross_stream": "idle", "trim_phases": False,
+               "device": "sim"}  # as they are without options
 PHASE_KEYS = ["phase", "peak_live", "peak_reserved", "end_live", "end_reserved"]
 OOM_KEYS = ["event", "wanted", "live", "reserved"]
 
@@ -205,6 +233,27 @@ def json_has_the_documented_keys_and_types():
             assert policy["peak_reserved"] >= result["peak_live"]
             assert abs(policy["ratio"] - policy["peak_reserved"] / result["peak_live"]) < 1e-9
             assert len({phase["phase"] for phase in policy["phases"]}) == len(policy["phases"])
+
+
+@case
+def json_tells_the_options_it_is_of():
+    result = json.loads(call("replay", NATIVE, "--json").stdout)
+    assert {key: result[key] for key in OPTION_KEYS} == OPTION_KEYS, result
+    assert all(policy["fits_from"] is None for policy in result["policies"])
+    result = json.loads(call("replay", NATIVE, "--json", "--limit", "4GB", "--event-delay", "2.5", "--cross-stream",
+                             "wait", "--trim-phases", "--device", "host").stdout)
+    assert [result[key] for key in OPTION_KEYS] == [4 << 30, 2.5, "wait", True, "host"], result
+    assert result["policies"][2]["fits_from"] is None  # not tried again and again on real pages
+
+
+@case
+def json_tells_the_smallest_limit_that_fits():
+    arguments = ["replay", NATIVE, "--json", "--limit"]
+    found = {p["policy"]: p["fits_from"] for p in json.loads(call(*arguments, "2GiB").stdout)["policies"]}
+    for name, limit in found.items():
+        for tried, fits in ((limit, True), (limit - (8 << 20), False)):
+            policy = json.loads(call(*arguments, str(tried), "--policy", name).stdout)["policies"][0]
+            assert (policy["oom"] is None) == fits, (name, limit, policy)
 
 
 @case
@@ -250,6 +299,10 @@ def bad_files(folder):
         "shape.pickle": pickle.dumps({"weights": [1.0], "epoch": 3}),
         "calls.pickle": b"\x80\x04cos\nsystem\n(S'echo pwned >&2'\ntR.",
         "zeros.bin": bytes(4096),
+        "old.pickle": pickle.dumps({"device_traces": []}, protocol=0),
+        "text.json": b'{"device_traces": []}',
+        "packed.pickle.xz": lzma.compress(good),
+        "packed.pickle.bz2": bz2.compress(good[:1 << 16]),
     }
     for name, content in contents.items():
         with open(os.path.join(folder, name), "wb") as f:
@@ -270,6 +323,16 @@ def bad_files_get_one_clear_line():
             for command in ("replay", "info"):
                 expect_one_clear_line(expect(call(command, path), 1, ""), path)
         assert "pwned" not in call("replay", os.path.join(folder, "calls.pickle")).stderr.splitlines()
+
+
+@case
+def formats_that_cannot_be_read_are_named():
+    said = {"old.pickle": "protocol 0 or 1", "text.json": "JSON", "packed.pickle.xz": "with xz",
+            "packed.pickle.bz2": "with bzip2"}
+    with tempfile.TemporaryDirectory() as folder:
+        bad_files(folder)
+        for name, words in said.items():
+            expect(call("replay", os.path.join(folder, name)), 1, "", words)
 
 
 @case
