@@ -101,11 +101,13 @@ static tide_status no_device(const tide__cuda_api *api, const char *call, CUresu
 static tide_status describe_gpus(tide__cuda *c) {
     for (int i = 0; i < c->gpu_count; i++) {
         tide__cuda_gpu *g = &c->gpus[i];
+        g->cuda = c;
+        g->api = c->api;
         g->ordinal = i;
         CUresult result = c->api->cuDeviceGet(&g->device, i);
-        tide_status status = tide__cuda_result(c, i, result, "cuDeviceGet", "%d", i);
+        tide_status status = tide__cuda_result(g, result, "cuDeviceGet", "%d", i);
         if (status == TIDE_OK) {
-            status = tide__cuda_describe(c, g);
+            status = tide__cuda_describe(g);
         }
         if (status != TIDE_OK) {
             return status;

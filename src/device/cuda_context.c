@@ -6,24 +6,24 @@
  */
 #include "device/cuda_internal.h"
 
-static tide_status retain(tide__cuda *c, tide__cuda_gpu *g, CUcontext *out) {
+static tide_status retain(tide__cuda_gpu *g, CUcontext *out) {
     tide_status status = TIDE_OK;
-    pthread_mutex_lock(&c->first_entry);
+    pthread_mutex_lock(&g->cuda->first_entry);
     CUcontext context = atomic_load(&g->context);
     if (context == NULL) {
-        CUresult result = c->api->cuDevicePrimaryCtxRetain(&context, g->device);
-        status = tide__cuda_result(c, g->ordinal, result, "cuDevicePrimaryCtxRetain", "device %d", g->device);
+        CUresult result = g->api->cuDevicePrimaryCtxRetain(&context, g->device);
+        status = tide__cuda_result(g, result, "cuDevicePrimaryCtxRetain", "device %d", g->device);
         if (status == TIDE_OK) {
             atomic_store(&g->context, context);
         }
     }
-    pthread_mutex_unlock(&c->first_entry);
+    pthread_mutex_unlock(&g->cuda->first_entry);
     *out = context;
     return status;
 }
 
 static tide_status make_current(tide__cuda_visit *v, CUcontext context) {
-    const tide__cuda_api *api = v->cuda->api;
+    const tide__cuda_api *api = v->gpu->api;
     CUcontext current = NULL;
     CUresult result = api->cuCtxGetCurrent(&current);
     if (result == TIDE__CU_OK && current == context) {
@@ -33,7 +33,7 @@ static tide_status make_current(tide__cuda_visit *v, CUcontext context) {
         result = api->cuCtxPushCurrent_v2(context);
         v->pushed = result == TIDE__CU_OK;
     }
-    return tide__cuda_result(v->cuda, v->gpu->ordinal, result, "cuCtxPushCurrent", "the primary context");
+    return tide__cuda_result(v->gpu, result, "cuCtxPushCurrent", "the primary context");
 }
 
 static tide_status unhealthy(tide__health health) {
@@ -50,14 +50,14 @@ tide_status tide__cuda_enter(tide__device *d, int gpu, tide__call call, bool tim
         return tide__fail(TIDE_INVALID_ARGUMENT, "cuda: there is no GPU %d, there are %d", gpu, c->gpu_count);
     }
     tide__cuda_gpu *g = &c->gpus[gpu];
-    *out = (tide__cuda_visit){.cuda = c, .gpu = g, .capture_mode = TIDE__CU_CAPTURE_RELAXED};
+    *out = (tide__cuda_visit){.gpu = g, .capture_mode = TIDE__CU_CAPTURE_RELAXED};
     atomic_fetch_add_explicit(&g->calls[call], 1, memory_order_relaxed);
     tide__health health = (tide__health)atomic_load_explicit(&c->health, memory_order_relaxed);
     if (TIDE__UNLIKELY(health != TIDE__HEALTH_OK)) {
         return unhealthy(health);
     }
     CUcontext context = atomic_load_explicit(&g->context, memory_order_acquire);
-    tide_status status = TIDE__LIKELY(context != NULL) ? TIDE_OK : retain(c, g, &context);
+    tide_status status = TIDE__LIKELY(context != NULL) ? TIDE_OK : retain(g, &context);
     if (status == TIDE_OK) {
         status = make_current(out, context);
     }
@@ -66,7 +66,7 @@ tide_status tide__cuda_enter(tide__device *d, int gpu, tide__call call, bool tim
     }
     CUresult result = c->api->cuThreadExchangeStreamCaptureMode(&out->capture_mode);
     if (result != TIDE__CU_OK) {
-        status = tide__cuda_result(c, gpu, result, "cuThreadExchangeStreamCaptureMode", "relaxed");
+        status = tide__cuda_result(g, result, "cuThreadExchangeStreamCaptureMode", "relaxed");
         if (out->pushed) {
             c->api->cuCtxPopCurrent_v2(&context);
         }
@@ -83,9 +83,9 @@ tide_status tide__cuda_leave(tide__cuda_visit *v, tide_status status) {
         atomic_fetch_add_explicit(&v->gpu->driver_ns, took, memory_order_relaxed);
     }
     /* Neither can fail but where the driver is gone, and then nothing is to be put back. */
-    v->cuda->api->cuThreadExchangeStreamCaptureMode(&v->capture_mode);
+    v->gpu->api->cuThreadExchangeStreamCaptureMode(&v->capture_mode);
     if (v->pushed) {
-        v->cuda->api->cuCtxPopCurrent_v2(&context);
+        v->gpu->api->cuCtxPopCurrent_v2(&context);
     }
     return status;
 }

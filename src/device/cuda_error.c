@@ -60,8 +60,7 @@ static void change_health(tide__cuda *c, tide__health health) {
     atomic_compare_exchange_strong(&c->health, &expected, (int)health);
 }
 
-tide_status tide__cuda_result(tide__cuda *c, int ordinal, CUresult result, const char *call,
-                              const char *format, ...) {
+tide_status tide__cuda_result(tide__cuda_gpu *g, CUresult result, const char *call, const char *format, ...) {
     char with[160];
     va_list arguments;
     if (TIDE__LIKELY(result == TIDE__CU_OK)) {
@@ -72,19 +71,19 @@ tide_status tide__cuda_result(tide__cuda *c, int ordinal, CUresult result, const
     }
     tide_status status = status_of(result);
     if (status == TIDE_DEVICE_GONE) {
-        change_health(c, TIDE__HEALTH_GONE);
+        change_health(g->cuda, TIDE__HEALTH_GONE);
         return tide__fail(status, "%s: the driver has shut down, as it does when a process ends", call);
     }
     va_start(arguments, format);
     vsnprintf(with, sizeof with, format, arguments);
     va_end(arguments);
-    tide__set_error("%s(%s) on GPU %d: %s (%d, %s)%s", call, with, ordinal,
-                    tide__cuda_result_name(c->api, result), (int)result, result_text(c->api, result),
+    tide__set_error("%s(%s) on GPU %d: %s (%d, %s)%s", call, with, g->ordinal,
+                    tide__cuda_result_name(g->api, result), (int)result, result_text(g->api, result),
                     status == TIDE_DEVICE_LOST
                         ? ". The device accepts no more calls from this process: it must end"
                         : "");
     if (status == TIDE_DEVICE_LOST) {
-        change_health(c, TIDE__HEALTH_LOST);
+        change_health(g->cuda, TIDE__HEALTH_LOST);
     }
     return status;
 }

@@ -25,7 +25,11 @@
 
 #define TIDE__CUDA_MAX_GPUS 64
 
+struct tide__cuda;
+
 typedef struct tide__cuda_gpu {
+    struct tide__cuda *cuda;
+    const tide__cuda_api *api; /* the device's */
     int ordinal;
     CUdevice device;
     tide__device_properties properties;
@@ -51,7 +55,6 @@ tide_status tide__cuda_load(const tide__cuda_api **out);
 
 /* One call's stay in the driver. */
 typedef struct tide__cuda_visit {
-    tide__cuda *cuda;
     tide__cuda_gpu *gpu;
     CUstreamCaptureMode capture_mode; /* of the thread, to be put back */
     bool pushed;
@@ -65,16 +68,28 @@ tide_status tide__cuda_enter(tide__device *d, int gpu, tide__call call, bool tim
 /* Puts the thread back as it was. Has the value of status. */
 tide_status tide__cuda_leave(tide__cuda_visit *v, tide_status status);
 
+/* The body of a table's function: the GPU is g in the expression, whose status is the result. */
+#define TIDE__CUDA_VISIT(call, timed, expression)                        \
+    tide__cuda_visit visit;                                              \
+    tide_status entered = tide__cuda_enter(d, gpu, call, timed, &visit); \
+    if (entered != TIDE_OK) return entered;                              \
+    tide__cuda_gpu *g = visit.gpu;                                       \
+    return tide__cuda_leave(&visit, (expression))
+#define TIDE__CUDA_CALL(call, expression) TIDE__CUDA_VISIT(call, false, expression)
+/* The same for calls whose time counts as the driver's. */
+#define TIDE__CUDA_TIMED_CALL(call, expression) TIDE__CUDA_VISIT(call, true, expression)
+
 /* The status of a driver call's result; where it failed, says which call, with
  * what (format), on which GPU, and what the driver calls it. A result that
  * sticks changes the device's health. */
-tide_status tide__cuda_result(tide__cuda *c, int ordinal, CUresult result, const char *call,
-                              const char *format, ...) __attribute__((format(printf, 5, 6)));
+tide_status tide__cuda_result(tide__cuda_gpu *g, CUresult result, const char *call, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 /* The driver's name for a result; never NULL. */
 const char *tide__cuda_result_name(const tide__cuda_api *api, CUresult result);
 
 /* ---- The table's functions; cuda_memory.c ---- */
-tide_status tide__cuda_describe(tide__cuda *c, tide__cuda_gpu *g);
+/* Fills in the properties; enters no context. */
+tide_status tide__cuda_describe(tide__cuda_gpu *g);
 tide_status tide__cuda_mem_info(tide__device *d, int gpu, uint64_t *free_bytes, uint64_t *total_bytes);
 tide_status tide__cuda_reserve(tide__device *d, int gpu, uint64_t size, uint64_t align, uint64_t hint,
                                uint64_t *va);

@@ -24,7 +24,7 @@ static tide_status check_event(tide__event event) {
 
 /* ---- Streams ---- */
 
-static tide_status stream_id(tide__cuda_visit *v, tide_stream stream, uint64_t *id) {
+static tide_status stream_id(tide__cuda_gpu *g, tide_stream stream, uint64_t *id) {
     unsigned long long got = 0;
     if (stream == TIDE__CU_STREAM_PER_THREAD) {
         return tide__fail(
@@ -32,158 +32,105 @@ static tide_status stream_id(tide__cuda_visit *v, tide_stream stream, uint64_t *
             "the per-thread default stream is another stream in each thread, under one handle: use "
             "streams that were created");
     }
-    CUresult result = v->cuda->api->cuStreamGetId(stream_of(stream), &got);
-    tide_status status =
-        tide__cuda_result(v->cuda, v->gpu->ordinal, result, "cuStreamGetId", "stream %#" PRIx64, stream);
-    if (status == TIDE_OK) {
+    CUresult result = g->api->cuStreamGetId(stream_of(stream), &got);
+    if (result == TIDE__CU_OK) {
         *id = got;
     }
-    return status;
+    return tide__cuda_result(g, result, "cuStreamGetId", "stream %#" PRIx64, stream);
 }
 
-tide_status tide__cuda_stream_id(tide__device *d, int gpu, tide_stream stream, uint64_t *id) {
-    tide__cuda_visit v;
-    tide_status status = tide__cuda_enter(d, gpu, TIDE__CALL_STREAM_ID, false, &v);
-    return status == TIDE_OK ? tide__cuda_leave(&v, stream_id(&v, stream, id)) : status;
-}
-
-tide_status tide__cuda_stream_create(tide__device *d, int gpu, tide_stream *out) {
+static tide_status create_stream(tide__cuda_gpu *g, tide_stream *out) {
     CUstream stream = NULL;
-    tide__cuda_visit v;
-    tide_status status = tide__cuda_enter(d, gpu, TIDE__CALL_STREAM_CREATE, false, &v);
-    if (status != TIDE_OK) {
-        return status;
-    }
-    CUresult result = v.cuda->api->cuStreamCreate(&stream, TIDE__CU_STREAM_NON_BLOCKING);
-    status = tide__cuda_result(v.cuda, gpu, result, "cuStreamCreate", "non-blocking");
-    if (status == TIDE_OK) {
+    CUresult result = g->api->cuStreamCreate(&stream, TIDE__CU_STREAM_NON_BLOCKING);
+    if (result == TIDE__CU_OK) {
         *out = (uintptr_t)stream;
     }
-    return tide__cuda_leave(&v, status);
+    return tide__cuda_result(g, result, "cuStreamCreate", "non-blocking");
 }
 
-tide_status tide__cuda_stream_destroy(tide__device *d, int gpu, tide_stream stream) {
-    tide__cuda_visit v;
-    tide_status status = tide__cuda_enter(d, gpu, TIDE__CALL_STREAM_DESTROY, false, &v);
-    if (status != TIDE_OK) {
-        return status;
-    }
+static tide_status destroy_stream(tide__cuda_gpu *g, tide_stream stream) {
     if (stream <= TIDE__CU_STREAM_PER_THREAD) {
-        status = tide__fail(TIDE_INVALID_ARGUMENT, "cuda: the default stream cannot be destroyed");
-        return tide__cuda_leave(&v, status);
+        return tide__fail(TIDE_INVALID_ARGUMENT, "cuda: the default stream cannot be destroyed");
     }
-    CUresult result = v.cuda->api->cuStreamDestroy_v2(stream_of(stream));
-    status = tide__cuda_result(v.cuda, gpu, result, "cuStreamDestroy", "stream %#" PRIx64, stream);
-    return tide__cuda_leave(&v, status);
+    return tide__cuda_result(g, g->api->cuStreamDestroy_v2(stream_of(stream)), "cuStreamDestroy",
+                             "stream %#" PRIx64, stream);
 }
 
 /* The legacy stream is refused (CAPTURE_IMPLICIT) while a stream is captured that
  * synchronises with it. */
-static tide_status is_capturing(tide__cuda_visit *v, tide_stream stream, bool *out) {
+static tide_status is_capturing(tide__cuda_gpu *g, tide_stream stream, bool *out) {
     CUstreamCaptureStatus capture = TIDE__CU_CAPTURE_STATUS_NONE;
-    CUresult result = v->cuda->api->cuStreamIsCapturing(stream_of(stream), &capture);
-    if (result == TIDE__CU_CAPTURE_IMPLICIT) {
-        *out = true;
+    CUresult result = g->api->cuStreamIsCapturing(stream_of(stream), &capture);
+    if (result == TIDE__CU_OK || result == TIDE__CU_CAPTURE_IMPLICIT) {
+        *out = result == TIDE__CU_CAPTURE_IMPLICIT || capture != TIDE__CU_CAPTURE_STATUS_NONE;
         return TIDE_OK;
     }
-    *out = capture != TIDE__CU_CAPTURE_STATUS_NONE;
-    return tide__cuda_result(v->cuda, v->gpu->ordinal, result, "cuStreamIsCapturing", "stream %#" PRIx64,
-                             stream);
+    return tide__cuda_result(g, result, "cuStreamIsCapturing", "stream %#" PRIx64, stream);
 }
 
-static tide_status check_not_capturing(tide__cuda_visit *v, tide_stream stream) {
+static tide_status check_not_capturing(tide__cuda_gpu *g, tide_stream stream) {
     bool capturing = false;
-    tide_status status = is_capturing(v, stream, &capturing);
+    tide_status status = is_capturing(g, stream, &capturing);
     if (status == TIDE_OK && capturing) {
         status = tide__fail(TIDE_CAPTURING, "stream %#" PRIx64 " of GPU %d is being captured into a graph",
-                            stream, v->gpu->ordinal);
+                            stream, g->ordinal);
     }
     return status;
 }
 
-tide_status tide__cuda_stream_capturing(tide__device *d, int gpu, tide_stream stream, bool *out) {
-    bool capturing = false;
-    tide__cuda_visit v;
-    tide_status status = tide__cuda_enter(d, gpu, TIDE__CALL_STREAM_CAPTURING, false, &v);
-    if (status != TIDE_OK) {
-        return status;
-    }
-    status = is_capturing(&v, stream, &capturing);
-    if (status == TIDE_OK) {
-        *out = capturing;
-    }
-    return tide__cuda_leave(&v, status);
-}
-
 /* ---- Events ---- */
 
-static tide_status create_event(tide__cuda_visit *v, CUevent *out) {
-    CUresult result = v->cuda->api->cuEventCreate(out, TIDE__CU_EVENT_DISABLE_TIMING);
-    return tide__cuda_result(v->cuda, v->gpu->ordinal, result, "cuEventCreate", "no timing");
-}
-
-tide_status tide__cuda_event_create(tide__device *d, int gpu, tide__event *out) {
+static tide_status create_event(tide__cuda_gpu *g, tide__event *out) {
     CUevent event = NULL;
-    tide__cuda_visit v;
-    tide_status status = tide__cuda_enter(d, gpu, TIDE__CALL_EVENT_CREATE, false, &v);
-    if (status != TIDE_OK) {
-        return status;
-    }
-    status = create_event(&v, &event);
-    if (status == TIDE_OK) {
+    CUresult result = g->api->cuEventCreate(&event, TIDE__CU_EVENT_DISABLE_TIMING);
+    if (result == TIDE__CU_OK) {
         *out = (uintptr_t)event;
     }
-    return tide__cuda_leave(&v, status);
+    return tide__cuda_result(g, result, "cuEventCreate", "no timing");
 }
 
-tide_status tide__cuda_event_destroy(tide__device *d, int gpu, tide__event event) {
-    tide__cuda_visit v;
-    tide_status status = tide__cuda_enter(d, gpu, TIDE__CALL_EVENT_DESTROY, false, &v);
+static tide_status destroy_event(tide__cuda_gpu *g, tide__event event) {
+    tide_status status = check_event(event);
     if (status != TIDE_OK) {
         return status;
     }
-    status = check_event(event);
-    if (status == TIDE_OK) {
-        CUresult result = v.cuda->api->cuEventDestroy_v2(event_of(event));
-        status = tide__cuda_result(v.cuda, gpu, result, "cuEventDestroy", "event %#" PRIx64, event);
-    }
-    return tide__cuda_leave(&v, status);
+    return tide__cuda_result(g, g->api->cuEventDestroy_v2(event_of(event)), "cuEventDestroy",
+                             "event %#" PRIx64, event);
 }
 
-tide_status tide__cuda_event_record(tide__device *d, int gpu, tide__event event, tide_stream stream) {
-    tide__cuda_visit v;
-    tide_status status = tide__cuda_enter(d, gpu, TIDE__CALL_EVENT_RECORD, false, &v);
+static tide_status check_event_and_stream(tide__cuda_gpu *g, tide__event event, tide_stream stream) {
+    tide_status status = check_event(event);
+    return status == TIDE_OK ? check_not_capturing(g, stream) : status;
+}
+
+static tide_status record_event(tide__cuda_gpu *g, tide__event event, tide_stream stream) {
+    tide_status status = check_event_and_stream(g, event, stream);
     if (status != TIDE_OK) {
         return status;
     }
-    status = check_event(event);
-    if (status == TIDE_OK) {
-        status = check_not_capturing(&v, stream);
-    }
-    if (status == TIDE_OK) {
-        CUresult result = v.cuda->api->cuEventRecord(event_of(event), stream_of(stream));
-        status = tide__cuda_result(v.cuda, gpu, result, "cuEventRecord",
-                                   "event %#" PRIx64 ", stream %#" PRIx64, event, stream);
-    }
-    return tide__cuda_leave(&v, status);
+    return tide__cuda_result(g, g->api->cuEventRecord(event_of(event), stream_of(stream)), "cuEventRecord",
+                             "event %#" PRIx64 ", stream %#" PRIx64, event, stream);
 }
 
-static tide_status query(tide__cuda_visit *v, tide__event event) {
-    CUresult result = v->cuda->api->cuEventQuery(event_of(event));
-    return tide__cuda_result(v->cuda, v->gpu->ordinal, result, "cuEventQuery", "event %#" PRIx64, event);
-}
-
-tide_status tide__cuda_event_query(tide__device *d, int gpu, tide__event event) {
-    tide__cuda_visit v;
-    tide_status status = tide__cuda_enter(d, gpu, TIDE__CALL_EVENT_QUERY, false, &v);
+static tide_status wait_on_stream(tide__cuda_gpu *g, tide_stream stream, tide__event event) {
+    tide_status status = check_event_and_stream(g, event, stream);
     if (status != TIDE_OK) {
         return status;
     }
-    status = check_event(event);
-    return tide__cuda_leave(&v, status == TIDE_OK ? query(&v, event) : status);
+    return tide__cuda_result(g, g->api->cuStreamWaitEvent(stream_of(stream), event_of(event), 0),
+                             "cuStreamWaitEvent", "stream %#" PRIx64 ", event %#" PRIx64, stream, event);
 }
 
-/* ---- Waiting ---- */
+static tide_status query_event(tide__cuda_gpu *g, tide__event event) {
+    tide_status status = check_event(event);
+    if (status != TIDE_OK) {
+        return status;
+    }
+    return tide__cuda_result(g, g->api->cuEventQuery(event_of(event)), "cuEventQuery", "event %#" PRIx64,
+                             event);
+}
+
+/* ---- Waiting: TIDE_NOT_READY where the time is over ---- */
 
 static void nap(uint64_t ns) {
     struct timespec time = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
@@ -191,105 +138,124 @@ static void nap(uint64_t ns) {
 }
 
 /* Bounded, so by asking again and again: the driver knows no wait with an end. */
-static tide_status wait_event(tide__cuda_visit *v, tide__event event, uint64_t timeout_ns) {
+static tide_status poll_event(tide__cuda_gpu *g, tide__event event, uint64_t timeout_ns) {
     uint64_t start = tide__monotonic_ns(), took = 0, next = 1000;
     tide_status status;
-    if (timeout_ns == UINT64_MAX) {
-        CUresult result = v->cuda->api->cuEventSynchronize(event_of(event));
-        status = tide__cuda_result(v->cuda, v->gpu->ordinal, result, "cuEventSynchronize", "event %#" PRIx64,
-                                   event);
-        took = tide__monotonic_ns() - start;
-    } else {
-        while ((status = query(v, event)) == TIDE_NOT_READY &&
-               (took = tide__monotonic_ns() - start) < timeout_ns) {
-            if (took > SPIN_NS) {
-                nap(tide__min(next, timeout_ns - took));
-                next = tide__min(next * 2, LONGEST_NAP_NS);
-            }
+    while ((status = query_event(g, event)) == TIDE_NOT_READY &&
+           (took = tide__monotonic_ns() - start) < timeout_ns) {
+        if (took > SPIN_NS) {
+            nap(tide__min(next, timeout_ns - took));
+            next = tide__min(next * 2, LONGEST_NAP_NS);
         }
     }
-    atomic_fetch_add_explicit(&v->gpu->host_wait_ns, took, memory_order_relaxed);
     return status;
 }
 
-tide_status tide__cuda_event_wait(tide__device *d, int gpu, tide__event event, uint64_t timeout_ns) {
-    tide__cuda_visit v;
-    tide_status status = tide__cuda_enter(d, gpu, TIDE__CALL_EVENT_WAIT, false, &v);
+static tide_status await_event(tide__cuda_gpu *g, tide__event event, uint64_t timeout_ns) {
+    tide_status status = check_event(event);
     if (status != TIDE_OK) {
         return status;
     }
-    status = check_event(event);
-    if (status == TIDE_OK) {
-        status = wait_event(&v, event, timeout_ns);
+    uint64_t start = tide__monotonic_ns();
+    if (timeout_ns == UINT64_MAX) {
+        status = tide__cuda_result(g, g->api->cuEventSynchronize(event_of(event)), "cuEventSynchronize",
+                                   "event %#" PRIx64, event);
+    } else {
+        status = poll_event(g, event, timeout_ns);
     }
-    if (status == TIDE_NOT_READY) {
-        status = tide__fail(TIDE_TIMEOUT, "event %#" PRIx64 " of GPU %d is not done after %" PRIu64 " ns",
-                            event, gpu, timeout_ns);
-    }
-    return tide__cuda_leave(&v, status);
+    atomic_fetch_add_explicit(&g->host_wait_ns, tide__monotonic_ns() - start, memory_order_relaxed);
+    return status;
 }
 
-tide_status tide__cuda_stream_wait_event(tide__device *d, int gpu, tide_stream stream, tide__event event) {
-    tide__cuda_visit v;
-    tide_status status = tide__cuda_enter(d, gpu, TIDE__CALL_STREAM_WAIT, false, &v);
-    if (status != TIDE_OK) {
-        return status;
+static tide_status wait_event(tide__cuda_gpu *g, tide__event event, uint64_t timeout_ns) {
+    tide_status status = await_event(g, event, timeout_ns);
+    if (status == TIDE_NOT_READY) {
+        status = tide__fail(TIDE_TIMEOUT, "event %#" PRIx64 " of GPU %d is not done after %" PRIu64 " ns",
+                            event, g->ordinal, timeout_ns);
     }
-    status = check_event(event);
-    if (status == TIDE_OK) {
-        status = check_not_capturing(&v, stream);
-    }
-    if (status == TIDE_OK) {
-        CUresult result = v.cuda->api->cuStreamWaitEvent(stream_of(stream), event_of(event), 0);
-        status = tide__cuda_result(v.cuda, gpu, result, "cuStreamWaitEvent",
-                                   "stream %#" PRIx64 ", event %#" PRIx64, stream, event);
-    }
-    return tide__cuda_leave(&v, status);
+    return status;
 }
 
 /* An event behind all that the context has queued can be waited for with an end. */
-static tide_status wait_context(tide__cuda_visit *v, uint64_t timeout_ns) {
-    const tide__cuda_api *api = v->cuda->api;
-    CUevent event = NULL;
-    tide_status status = create_event(v, &event);
+static tide_status await_context(tide__cuda_gpu *g, uint64_t timeout_ns) {
+    tide__event event = 0;
+    tide_status status = create_event(g, &event);
     if (status != TIDE_OK) {
         return status;
     }
-    CUresult result = api->cuCtxRecordEvent(atomic_load(&v->gpu->context), event);
-    status = tide__cuda_result(v->cuda, v->gpu->ordinal, result, "cuCtxRecordEvent", "the primary context");
+    CUresult result = g->api->cuCtxRecordEvent(atomic_load(&g->context), event_of(event));
+    status = tide__cuda_result(g, result, "cuCtxRecordEvent", "the primary context");
     if (status == TIDE_OK) {
-        status = wait_event(v, (uintptr_t)event, timeout_ns);
+        status = await_event(g, event, timeout_ns);
     }
-    api->cuEventDestroy_v2(event);
+    g->api->cuEventDestroy_v2(event_of(event));
     return status;
 }
 
-static tide_status wait_device(tide__cuda_visit *v, uint64_t timeout_ns) {
-    if (v->cuda->api->cuCtxRecordEvent != NULL) {
-        return wait_context(v, timeout_ns);
-    }
-    if (timeout_ns == 0) { /* a driver that can only wait for as long as it takes is not asked to */
+/* A driver that can only wait for as long as it takes is not asked to wait for no time. */
+static tide_status synchronize(tide__cuda_gpu *g, uint64_t timeout_ns) {
+    if (timeout_ns == 0) {
         return TIDE_NOT_READY;
     }
     uint64_t start = tide__monotonic_ns();
-    CUresult result = v->cuda->api->cuCtxSynchronize();
-    atomic_fetch_add_explicit(&v->gpu->host_wait_ns, tide__monotonic_ns() - start, memory_order_relaxed);
-    return tide__cuda_result(v->cuda, v->gpu->ordinal, result, "cuCtxSynchronize",
-                             "for at most %" PRIu64 " ns", timeout_ns);
+    CUresult result = g->api->cuCtxSynchronize();
+    atomic_fetch_add_explicit(&g->host_wait_ns, tide__monotonic_ns() - start, memory_order_relaxed);
+    return tide__cuda_result(g, result, "cuCtxSynchronize", "for at most %" PRIu64 " ns", timeout_ns);
+}
+
+static tide_status wait_device(tide__cuda_gpu *g, uint64_t timeout_ns) {
+    tide_status status = check_not_capturing(g, 0);
+    if (status == TIDE_OK) {
+        status = g->api->cuCtxRecordEvent != NULL ? await_context(g, timeout_ns) : synchronize(g, timeout_ns);
+    }
+    if (status == TIDE_NOT_READY) {
+        status = tide__fail(TIDE_TIMEOUT, "GPU %d is not idle after %" PRIu64 " ns", g->ordinal, timeout_ns);
+    }
+    return status;
+}
+
+/* ---- The table's functions ---- */
+
+tide_status tide__cuda_stream_id(tide__device *d, int gpu, tide_stream stream, uint64_t *id) {
+    TIDE__CUDA_CALL(TIDE__CALL_STREAM_ID, stream_id(g, stream, id));
+}
+
+tide_status tide__cuda_stream_create(tide__device *d, int gpu, tide_stream *out) {
+    TIDE__CUDA_CALL(TIDE__CALL_STREAM_CREATE, create_stream(g, out));
+}
+
+tide_status tide__cuda_stream_destroy(tide__device *d, int gpu, tide_stream stream) {
+    TIDE__CUDA_CALL(TIDE__CALL_STREAM_DESTROY, destroy_stream(g, stream));
+}
+
+tide_status tide__cuda_stream_capturing(tide__device *d, int gpu, tide_stream stream, bool *out) {
+    TIDE__CUDA_CALL(TIDE__CALL_STREAM_CAPTURING, is_capturing(g, stream, out));
+}
+
+tide_status tide__cuda_event_create(tide__device *d, int gpu, tide__event *out) {
+    TIDE__CUDA_CALL(TIDE__CALL_EVENT_CREATE, create_event(g, out));
+}
+
+tide_status tide__cuda_event_destroy(tide__device *d, int gpu, tide__event event) {
+    TIDE__CUDA_CALL(TIDE__CALL_EVENT_DESTROY, destroy_event(g, event));
+}
+
+tide_status tide__cuda_event_record(tide__device *d, int gpu, tide__event event, tide_stream stream) {
+    TIDE__CUDA_CALL(TIDE__CALL_EVENT_RECORD, record_event(g, event, stream));
+}
+
+tide_status tide__cuda_event_query(tide__device *d, int gpu, tide__event event) {
+    TIDE__CUDA_CALL(TIDE__CALL_EVENT_QUERY, query_event(g, event));
+}
+
+tide_status tide__cuda_event_wait(tide__device *d, int gpu, tide__event event, uint64_t timeout_ns) {
+    TIDE__CUDA_CALL(TIDE__CALL_EVENT_WAIT, wait_event(g, event, timeout_ns));
+}
+
+tide_status tide__cuda_stream_wait_event(tide__device *d, int gpu, tide_stream stream, tide__event event) {
+    TIDE__CUDA_CALL(TIDE__CALL_STREAM_WAIT, wait_on_stream(g, stream, event));
 }
 
 tide_status tide__cuda_device_wait(tide__device *d, int gpu, uint64_t timeout_ns) {
-    tide__cuda_visit v;
-    tide_status status = tide__cuda_enter(d, gpu, TIDE__CALL_DEVICE_WAIT, false, &v);
-    if (status != TIDE_OK) {
-        return status;
-    }
-    status = check_not_capturing(&v, 0);
-    if (status == TIDE_OK) {
-        status = wait_device(&v, timeout_ns);
-    }
-    if (status == TIDE_NOT_READY) {
-        status = tide__fail(TIDE_TIMEOUT, "GPU %d is not idle after %" PRIu64 " ns", gpu, timeout_ns);
-    }
-    return tide__cuda_leave(&v, status);
+    TIDE__CUDA_CALL(TIDE__CALL_DEVICE_WAIT, wait_device(g, timeout_ns));
 }
