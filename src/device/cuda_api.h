@@ -83,7 +83,6 @@ typedef struct tide__cu_access {
     X(TIDE__CU_ECC_UNCORRECTABLE, CUDA_ERROR_ECC_UNCORRECTABLE, 214)                                     \
     X(TIDE__CU_PEER_UNSUPPORTED, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, 217)                                \
     X(TIDE__CU_NVLINK_UNCORRECTABLE, CUDA_ERROR_NVLINK_UNCORRECTABLE, 220)                               \
-    X(TIDE__CU_CONTAINED, CUDA_ERROR_CONTAINED, 226)                                                     \
     X(TIDE__CU_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE, 400)                                           \
     X(TIDE__CU_NOT_READY, CUDA_ERROR_NOT_READY, 600)                                                     \
     X(TIDE__CU_ILLEGAL_ADDRESS, CUDA_ERROR_ILLEGAL_ADDRESS, 700)                                         \
@@ -98,13 +97,20 @@ typedef struct tide__cu_access {
     X(TIDE__CU_LAUNCH_FAILED, CUDA_ERROR_LAUNCH_FAILED, 719)                                             \
     X(TIDE__CU_NOT_PERMITTED, CUDA_ERROR_NOT_PERMITTED, 800)                                             \
     X(TIDE__CU_NOT_SUPPORTED, CUDA_ERROR_NOT_SUPPORTED, 801)                                             \
+    X(TIDE__CU_MPS_CLIENT_TERMINATED, CUDA_ERROR_MPS_CLIENT_TERMINATED, 810)                             \
     X(TIDE__CU_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)                          \
     X(TIDE__CU_CAPTURE_IMPLICIT, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, 906)                                \
-    X(TIDE__CU_CAPTURE_WRONG_THREAD, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, 908)
+    X(TIDE__CU_CAPTURE_WRONG_THREAD, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, 908)                        \
+    X(TIDE__CU_EXTERNAL_DEVICE, CUDA_ERROR_EXTERNAL_DEVICE, 911)
+
+/* The same, of results that headers before CUDA 13 need not have. */
+#define TIDE__CUDA_NEWER_CONSTANTS(X)                \
+    X(TIDE__CU_CONTAINED, CUDA_ERROR_CONTAINED, 226) \
+    X(TIDE__CU_TENSOR_MEMORY_LEAK, CUDA_ERROR_TENSOR_MEMORY_LEAK, 721)
 
 enum {
 #define X(ours, theirs, value) ours = (value),
-    TIDE__CUDA_CONSTANTS(X)
+    TIDE__CUDA_CONSTANTS(X) TIDE__CUDA_NEWER_CONSTANTS(X)
 #undef X
 };
 

@@ -17,7 +17,8 @@ static const char *result_text(const tide__cuda_api *api, CUresult result) {
     return api->cuGetErrorString(result, &text) == TIDE__CU_OK && text != NULL ? text : "";
 }
 
-/* After these the context answers every call with the same error. */
+/* After these the context answers every call with the same error: all of which cuda.h says
+ * that the process must end or the context be destroyed, and the two that hardware cannot correct. */
 static bool sticks(CUresult result) {
     switch (result) {
     case TIDE__CU_ECC_UNCORRECTABLE:
@@ -32,7 +33,10 @@ static bool sticks(CUresult result) {
     case TIDE__CU_MISALIGNED_ADDRESS:
     case TIDE__CU_INVALID_ADDRESS_SPACE:
     case TIDE__CU_INVALID_PC:
-    case TIDE__CU_LAUNCH_FAILED: return true;
+    case TIDE__CU_LAUNCH_FAILED:
+    case TIDE__CU_TENSOR_MEMORY_LEAK:
+    case TIDE__CU_MPS_CLIENT_TERMINATED:
+    case TIDE__CU_EXTERNAL_DEVICE: return true;
     default: return false;
     }
 }

@@ -10,6 +10,9 @@
 
 #define X(ours, theirs, value) _Static_assert((int)(theirs) == (ours), #theirs);
 TIDE__CUDA_CONSTANTS(X)
+#if CUDA_VERSION >= 13000
+TIDE__CUDA_NEWER_CONSTANTS(X)
+#endif
 #undef X
 
 #define SAME_SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), #theirs)

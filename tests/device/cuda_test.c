@@ -269,9 +269,22 @@ static void messages_name_the_call_and_its_arguments(void **state) {
 
 static void an_error_that_sticks_is_the_last_call(void **state) {
     (void)state;
-    static const int results[] = {TIDE__CU_ILLEGAL_ADDRESS, TIDE__CU_LAUNCH_FAILED,
-                                  TIDE__CU_ECC_UNCORRECTABLE, TIDE__CU_CONTAINED,
-                                  TIDE__CU_MISALIGNED_ADDRESS};
+    static const int results[] = {TIDE__CU_ECC_UNCORRECTABLE,
+                                  TIDE__CU_NVLINK_UNCORRECTABLE,
+                                  TIDE__CU_CONTAINED,
+                                  TIDE__CU_ILLEGAL_ADDRESS,
+                                  TIDE__CU_LAUNCH_TIMEOUT,
+                                  TIDE__CU_CONTEXT_IS_DESTROYED,
+                                  TIDE__CU_ASSERT,
+                                  TIDE__CU_HARDWARE_STACK,
+                                  TIDE__CU_ILLEGAL_INSTRUCTION,
+                                  TIDE__CU_MISALIGNED_ADDRESS,
+                                  TIDE__CU_INVALID_ADDRESS_SPACE,
+                                  TIDE__CU_INVALID_PC,
+                                  TIDE__CU_LAUNCH_FAILED,
+                                  TIDE__CU_TENSOR_MEMORY_LEAK,
+                                  TIDE__CU_MPS_CLIENT_TERMINATED,
+                                  TIDE__CU_EXTERNAL_DEVICE};
     for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
         fixture f = open_cuda(2);
         standin_state before, after;
@@ -291,6 +304,28 @@ static void an_error_that_sticks_is_the_last_call(void **state) {
         assert_int_equal(after.calls, before.calls); /* the driver is left alone */
         end(&f);
     }
+}
+
+static void an_error_that_does_not_stick_is_the_calls_alone(void **state) {
+    (void)state;
+    static const int results[] = {
+        1,   /* INVALID_VALUE */
+        701, /* LAUNCH_OUT_OF_RESOURCES */
+        703, /* LAUNCH_INCOMPATIBLE_TEXTURING */
+        720, /* COOPERATIVE_LAUNCH_TOO_LARGE */
+        802, /* SYSTEM_NOT_READY */
+        901, /* STREAM_CAPTURE_INVALIDATED */
+        999, /* UNKNOWN */
+    };
+    fixture f = open_cuda(1);
+    tide__chunk_handle chunk = chunk_of(f.d, GRANULE);
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
+        f.driver->fail_call("cuMemRelease", 1, results[i], false);
+        assert_int_not_equal(f.d->ops->chunk_release(f.d, 0, chunk), TIDE_OK);
+        assert_int_equal(f.d->ops->health(f.d), TIDE__HEALTH_OK);
+    }
+    assert_ok(f.d->ops->chunk_release(f.d, 0, chunk));
+    end(&f);
 }
 
 static void a_driver_that_has_shut_down_is_no_failure(void **state) {
@@ -389,6 +424,7 @@ int main(void) {
         cmocka_unit_test(a_capture_neither_forbids_a_call_nor_is_spoilt),
         cmocka_unit_test(messages_name_the_call_and_its_arguments),
         cmocka_unit_test(an_error_that_sticks_is_the_last_call),
+        cmocka_unit_test(an_error_that_does_not_stick_is_the_calls_alone),
         cmocka_unit_test(a_driver_that_has_shut_down_is_no_failure),
         cmocka_unit_test(plainer_chunks_where_the_driver_refuses_better_ones),
         cmocka_unit_test(what_an_older_driver_does_not_know_the_device_has_not),
