@@ -695,6 +695,51 @@ static void peers_are_enabled(void **state) {
     assert_fails(TIDE_INVALID_ARGUMENT, d->ops->peer_enable(d, 0, -1));
 }
 
+/* Every call that takes a GPU, with one that is not there; what it would write stays. */
+static void refuse_gpu(tide__device *d, int gpu) {
+    const tide__device_ops *o = d->ops;
+    tide__device_properties p;
+    tide__device_counters counters;
+    uint64_t a = UNTOUCHED, b = UNTOUCHED;
+    bool capturing = true;
+    assert_fails(TIDE_INVALID_ARGUMENT, o->properties(d, gpu, &p));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->mem_info(d, gpu, &a, &b));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->reserve(d, gpu, GRANULE, 0, 0, &a));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->unreserve(d, gpu, GRANULE, GRANULE));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->chunk_create(d, gpu, GRANULE, &a));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->chunk_release(d, gpu, 1));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->map(d, gpu, GRANULE, GRANULE, 1));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->set_access(d, gpu, GRANULE, GRANULE));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->unmap(d, gpu, GRANULE, GRANULE));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->raw_alloc(d, gpu, GRANULE, &a));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->raw_free(d, gpu, GRANULE));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->stream_id(d, gpu, 0, &a));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->stream_create(d, gpu, &a));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->stream_destroy(d, gpu, 1));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->event_create(d, gpu, &a));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->event_destroy(d, gpu, 1));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->event_record(d, gpu, 1, 0));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->event_query(d, gpu, 1));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->event_wait(d, gpu, 1, 0));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->stream_wait_event(d, gpu, 0, 1));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->stream_capturing(d, gpu, 0, &capturing));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->peer_enable(d, gpu, 0));
+    assert_fails(TIDE_INVALID_ARGUMENT, o->device_wait(d, gpu, 0));
+    assert_true(a == UNTOUCHED && b == UNTOUCHED && capturing);
+    o->counters(d, gpu, &counters);
+    assert_int_equal(counters.calls[TIDE__CALL_MAP], 0);
+}
+
+static void gpus_that_are_not_there_are_refused(void **state) {
+    tide__device *d = *state;
+    if (strcmp(innermost(d)->ops->name, "sim") == 0) {
+        skip(); /* sim trusts its callers */
+    }
+    refuse_gpu(d, 2);
+    refuse_gpu(d, -1);
+    refuse_gpu(d, INT32_MAX);
+}
+
 static void a_sound_device_says_so(void **state) {
     tide__device *d = *state;
     tide__device_properties p;
@@ -734,6 +779,7 @@ static const struct {
     TEST(threads_do_not_disturb_each_other),
     TEST(a_captured_stream_is_not_touched),
     TEST(peers_are_enabled),
+    TEST(gpus_that_are_not_there_are_refused),
     TEST(a_sound_device_says_so),
 };
 #define TEST_COUNT (sizeof tests / sizeof *tests)
