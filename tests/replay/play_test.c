@@ -362,14 +362,15 @@ static void test_limit_that_is_found_depends_on_what_it_explains(void **state) {
     assert_int_equal(native->fits_from, 40 * MIB);
 }
 
-/* Each pool of pagetide's takes twice the limit of addresses. */
+/* Each pool of pagetide's takes 64 GiB of addresses, of 128 TiB. */
 static void test_policy_that_runs_out_of_addresses_does_not_take_the_others_along(void **state) {
     fixture *f = *state;
     f->options.policies |= 1u << TIDE__POLICY_PAGETIDE;
-    f->options.limit_bytes = 60 * TIDE__GIB * 1024;
-    alloc_in_segment(f, A, 30 * MIB);
-    f->t->pool = 1;
-    alloc_in_segment(f, B, 30 * MIB);
+    f->t->gpu.pool_count = 2100;
+    for (unsigned pool = 0; pool < 2100; pool++) {
+        f->t->pool = (uint16_t)pool;
+        alloc_in_segment(f, A + pool * 64 * MIB, 30 * MIB);
+    }
     replay(f, TIDE__POLICY_NATIVE);
     assert_true(f->result.policies[TIDE__POLICY_NATIVE].ran);
     assert_false(f->result.policies[TIDE__POLICY_PAGETIDE].ran);

@@ -22,7 +22,8 @@
 #define MIB TIDE__MIB
 #define GIB TIDE__GIB
 
-#define MAX_EVENTS 4096
+#define MAX_EVENTS 4352
+#define MAX_POOLS 2112
 #define MAX_STRINGS 16
 
 #define assert_ok(call)                                                            \
@@ -39,7 +40,7 @@ typedef struct hand_trace {
     char *strings[MAX_STRINGS];
     tide__trace_setting settings[4];
     uint64_t streams[4];
-    tide__trace_pool pools[4];
+    tide__trace_pool pools[MAX_POOLS];
     tide__trace_segment segments[8];
     tide__trace_block blocks[16];
     int64_t now_us;
@@ -57,12 +58,14 @@ static inline hand_trace *trace_new(void) {
     t->gpu.events = t->events;
     t->gpu.streams = t->streams;
     t->gpu.pools = t->pools;
+    for (int i = 0; i < MAX_POOLS; i++) {
+        t->pools[i].id[1] = i;
+    }
     t->gpu.segments = t->segments;
     t->gpu.blocks = t->blocks;
     t->gpu.stream_count = t->gpu.pool_count = 4;
     for (size_t i = 0; i < 4; i++) {
         t->streams[i] = i;
-        t->pools[i].id[1] = (int64_t)i;
     }
     t->now_us = 1000;
     return t;
