@@ -28,15 +28,17 @@ asan tsan fuzz: ; @sh scripts/sanitize.sh $@
 coverage: ; @sh scripts/coverage.sh
 
 install: all
-	@cmake --install $(BUILD)
+	@cmake --install $(BUILD) $(if $(PREFIX),--prefix "$(abspath $(PREFIX))")
 
 clean: ; @rm -rf $(BUILD) build-*
 
 help:
 	@echo 'make            build/pagetide and build/libpagetide.so'
 	@echo 'make demo       replay an example trace'
-	@echo 'make test       all tests;  make asan, make tsan: under sanitizers'
-	@echo 'make bench      benchmarks of speed;  make bench-memory: of memory, on the traces of PAGETIDE_TRACES'
-	@echo 'make check      rooms, format, clang-tidy'
+	@echo 'make install    into /usr/local, or PREFIX=DIR'
+	@echo 'make test       all tests;  make asan, make tsan: under sanitizers;  make fuzz: the readers under libFuzzer'
 	@echo 'make coverage   which lines the tests run'
-	@echo 'make install    the same as cmake --install build, which takes --prefix DIR'
+	@echo 'make check      rooms, format, clang-tidy; each alone: make rooms, make format, make tidy'
+	@echo 'make bench      benchmarks of speed;  make bench-memory: of memory, on the traces of PAGETIDE_TRACES,'
+	@echo '                or on those that come with the source'
+	@echo 'make clean      remove all build folders'

@@ -4,7 +4,7 @@
 
     memory_bench.py [FILE...] [--program PAGETIDE] [--json] [--check]
 
-Without files: all of the folder that PAGETIDE_TRACES names. Each file is replayed four times, two runs at once. The
+Without files: all of the folder that PAGETIDE_TRACES names, or else those of examples and tests/data. Each file is replayed four times, two runs at once. The
 exit code is 1 where a run failed; with --check also where a bound is missed.
 """
 import argparse
@@ -193,15 +193,15 @@ def rows_of(results, paths):
 # ---- The table ------------------------------------------------------------------------------------------------------
 
 HEAD = ["recording", "live GiB", "native", "expandable", "0 ms", "margin MiB", "100 ms, wait", "margin MiB",
-        "100 ms, idle", "of the bound", "driver s", "allowed", "waits", "trimmed ends", "holds"]
+        "100 ms, idle", "of the bound", "modelled driver s", "allowed", "waits", "trimmed ends", "holds"]
 
 LEGEND = """\
 Peak reserved over peak live: of native and expandable, then of pagetide with events done at once (0 ms), with events
 100 ms late and waits on the device, and with late events and no waits; the second figure is of all phases but
 rollout. Margin: to 1.015 x live + 64 MiB, where it is smallest. Of the bound: with late events and no waits; at most
-1.02. Driver s: of pagetide, the most of the three; allowed: of expandable, and 0.5% (rl-text-*, rl-vl-native) or 2%
-of the recorded time. Waits: share of the recorded time. Trimmed ends: the worst (reserved - 64 MiB) / live at the end
-of a phase, with --trim-phases; at most 1.05."""
+1.02. Driver s: modelled, of pagetide, the most of the three; allowed: of expandable, and 0.5% (rl-text-*,
+rl-vl-native) or 2% of the recorded time. Waits: share of the recorded time. Trimmed ends: the worst (reserved - 64
+MiB) / live at the end of a phase, with --trim-phases; at most 1.05."""
 
 
 def figure(value, digits=3):
@@ -269,22 +269,23 @@ def print_table(rows):
 
 
 def traces_at_hand():
-    folder = os.environ.get("PAGETIDE_TRACES", "")
-    if not os.path.isdir(folder):
-        return []
-    return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if ".pickle" in name]
+    """Those of PAGETIDE_TRACES; where that is not set, those that come with the source."""
+    named = os.environ.get("PAGETIDE_TRACES", "")
+    folders = [named] if named else [os.path.join(ROOT, "examples"), os.path.join(ROOT, "tests", "data")]
+    return [os.path.join(folder, name) for folder in folders if os.path.isdir(folder)
+            for name in sorted(os.listdir(folder)) if ".pickle" in name]
 
 
 def main():
     parser = argparse.ArgumentParser(description="What pagetide reserves on recorded runs, against its bounds.")
-    parser.add_argument("files", nargs="*", metavar="FILE", help="else all of the folder that PAGETIDE_TRACES names")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="else all of the folder that PAGETIDE_TRACES names, or of examples and tests/data")
     parser.add_argument("--program", default=os.path.join(ROOT, "build", "pagetide"), help="else build/pagetide")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each row, in bytes and seconds")
     parser.add_argument("--check", action="store_true", help="exit code 1 where a bound is missed")
     args = parser.parse_args()
     paths = args.files or traces_at_hand()
     if not paths:
-        parser.error("no files, and PAGETIDE_TRACES names no folder with traces")
+        parser.error(f"no files, and no traces in PAGETIDE_TRACES={os.environ.get('PAGETIDE_TRACES', '')}")
     results, failures = replay_all(args.program, paths)
     rows = rows_of(results, paths)
     if args.json:

@@ -150,6 +150,19 @@ def it_reads_what_pagetide_prints():
     assert done.returncode == 0 and names == ["graphs-native", "streams-expandable", "streams-native"], done
 
 
+@case
+def without_traces_it_takes_those_that_come_with_the_source():
+    environment = {name: value for name, value in os.environ.items() if name != "PAGETIDE_TRACES"}
+    command = [sys.executable, BENCH, "--program", PROGRAM, "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    names = [json.loads(line)["recording"] for line in done.stdout.splitlines()]
+    assert done.returncode == 0, done
+    assert names == ["rl-oom-native", "graphs-native", "streams-expandable", "streams-native"], names
+    done = subprocess.run(command, env={**environment, "PAGETIDE_TRACES": "/nowhere"}, capture_output=True, text=True,
+                          timeout=300, check=False)
+    assert done.returncode == 2 and "no traces in PAGETIDE_TRACES=/nowhere" in done.stderr, done
+
+
 def main():
     failed = 0
     for function in CASES:

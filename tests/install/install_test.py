@@ -115,11 +115,18 @@ def the_installed_program_runs(prefix):
     assert re.fullmatch(r"pagetide \d+\.\d+\.\d+\n", said), said
 
 
+def make_installs_where_it_is_told(prefix):
+    if shutil.which("make"):
+        said = output("make", "-n", "-C", SOURCE, "install", f"PREFIX={prefix}")
+        assert re.search(rf'cmake --install build --prefix "{re.escape(prefix)}"', said), said
+        assert "--prefix" not in output("make", "-n", "-C", SOURCE, "install")
+
+
 def main():
     failed = 0
     cases = [only_public_symbols_leave_the_library, the_program_needs_no_other_library, files_are_where_they_belong,
              a_user_finds_it_by_pkg_config, a_user_finds_it_by_cmake, the_header_is_cplusplus_too,
-             the_installed_program_runs]
+             the_installed_program_runs, make_installs_where_it_is_told]
     with tempfile.TemporaryDirectory() as folder:
         folder = os.path.realpath(folder)
         output("cmake", "--install", BUILD, "--prefix", os.path.join(folder, "first"))
