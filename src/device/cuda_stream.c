@@ -4,6 +4,10 @@
  * recording on it would put a node into the user's graph, and waiting for what is
  * outside of the graph would spoil it. So it is asked first; the caller sees to it
  * that no capture begins in between, since a stream is announced before.
+ *
+ * Waiting for the whole device is the exception: the driver answers no question
+ * about a context's captures, refuses to wait while there is one, and spoils it. Asking
+ * the legacy stream finds the captures of blocking streams; of others the caller knows.
  */
 #include <inttypes.h>
 #include <time.h>
@@ -203,6 +207,7 @@ static tide_status synchronize(tide__cuda_gpu *g, uint64_t timeout_ns) {
     return tide__cuda_result(g, result, "cuCtxSynchronize", "for at most %" PRIu64 " ns", timeout_ns);
 }
 
+/* See above for which captures are found before they are spoilt. */
 static tide_status wait_device(tide__cuda_gpu *g, uint64_t timeout_ns) {
     tide_status status = check_not_capturing(g, 0);
     if (status == TIDE_OK) {

@@ -6,38 +6,20 @@
  */
 #include <pthread.h>
 
-#include "device/cuda_api.h"
+#include "device/cuda_internal.h"
 #include "device_test.h"
 #include "standin/use.h"
 
 typedef struct fixture {
     tide__device *d, *beneath;
     const standin_controls *driver;
-    /* of libcuda, as a caller has them who uses CUDA himself */
-    CUresult (*retain)(CUcontext *context, CUdevice device);
-    CUresult (*release)(CUdevice device);
-    CUresult (*get_current)(CUcontext *context);
-    CUresult (*push)(CUcontext context);
-    CUresult (*pop)(CUcontext *context);
-    CUresult (*exchange)(CUstreamCaptureMode *mode);
+    const tide__cuda_api *cuda; /* of the driver, as a caller has it who uses CUDA himself */
 } fixture;
-
-static void find(void *library, const char *name, void *out) {
-    void *symbol = dlsym(library, name);
-    assert_non_null(symbol);
-    memcpy(out, &symbol, sizeof symbol);
-}
 
 static fixture serve(int gpus) {
     fixture f = {.driver = standin_load()};
     assert_non_null(f.driver);
-    void *library = dlopen(TIDE_STANDIN, RTLD_NOW | RTLD_LOCAL);
-    find(library, "cuDevicePrimaryCtxRetain", &f.retain);
-    find(library, "cuDevicePrimaryCtxRelease_v2", &f.release);
-    find(library, "cuCtxGetCurrent", &f.get_current);
-    find(library, "cuCtxPushCurrent_v2", &f.push);
-    find(library, "cuCtxPopCurrent_v2", &f.pop);
-    find(library, "cuThreadExchangeStreamCaptureMode", &f.exchange);
+    assert_ok(tide__cuda_load(&f.cuda));
     assert_ok(tide__host_open(&(tide__host_options){.device_count = gpus}, &f.beneath));
     f.driver->serve(f.beneath);
     return f;
@@ -156,15 +138,15 @@ static void the_callers_thread_stays_as_it_was(void **state) {
     CUstreamCaptureMode mode = 1, other = 0;
     tide__chunk_handle chunk;
     uint64_t free_bytes, total_bytes;
-    assert_int_equal(f.retain(&mine, 1001), 0);
-    assert_int_equal(f.push(mine), 0);
-    assert_int_equal(f.exchange(&mode), 0);
+    assert_int_equal(f.cuda->cuDevicePrimaryCtxRetain(&mine, 1001), 0);
+    assert_int_equal(f.cuda->cuCtxPushCurrent_v2(mine), 0);
+    assert_int_equal(f.cuda->cuThreadExchangeStreamCaptureMode(&mode), 0);
     for (int gpu = 0; gpu < 2; gpu++) {
         assert_ok(f.d->ops->mem_info(f.d, gpu, &free_bytes, &total_bytes));
         assert_ok(f.d->ops->chunk_create(f.d, gpu, GRANULE, &chunk));
         assert_ok(f.d->ops->chunk_release(f.d, gpu, chunk));
         assert_fails(TIDE_BAD_HANDLE, f.d->ops->chunk_release(f.d, gpu, chunk));
-        assert_int_equal(f.get_current(&current), 0);
+        assert_int_equal(f.cuda->cuCtxGetCurrent(&current), 0);
         assert_ptr_equal(current, mine);
     }
     static const char *const calls[] = {"cuCtxGetCurrent", "cuCtxPushCurrent_v2",
@@ -172,14 +154,15 @@ static void the_callers_thread_stays_as_it_was(void **state) {
     for (size_t i = 0; i < 4; i++) {
         f.driver->fail_call(calls[i], 1, 999, false);
         assert_fails(TIDE_DRIVER, f.d->ops->chunk_create(f.d, 0, GRANULE, &chunk));
-        assert_int_equal(f.get_current(&current), 0);
+        assert_int_equal(f.cuda->cuCtxGetCurrent(&current), 0);
         assert_ptr_equal(current, mine);
     }
-    assert_int_equal(f.exchange(&other), 0); /* gives back what the thread had */
+    assert_int_equal(f.cuda->cuThreadExchangeStreamCaptureMode(&other),
+                     0); /* gives back what the thread had */
     assert_int_equal(other, 1);
-    assert_int_equal(f.pop(&current), 0);
+    assert_int_equal(f.cuda->cuCtxPopCurrent_v2(&current), 0);
     assert_ptr_equal(current, mine);
-    assert_int_equal(f.release(1001), 0);
+    assert_int_equal(f.cuda->cuDevicePrimaryCtxRelease_v2(1001), 0);
     end(&f);
 }
 
@@ -196,7 +179,7 @@ static void *allocate_without_a_context(void *user) {
     for (int i = 0; i < 200; i++) {
         t->wrong += o->chunk_create(t->f->d, t->gpu, GRANULE, &chunk) != TIDE_OK;
         t->wrong += o->chunk_release(t->f->d, t->gpu, chunk) != TIDE_OK;
-        t->wrong += t->f->get_current(&current) != 0 || current != NULL;
+        t->wrong += t->f->cuda->cuCtxGetCurrent(&current) != 0 || current != NULL;
     }
     return NULL;
 }
@@ -220,35 +203,85 @@ static void threads_share_one_context_a_gpu(void **state) {
 
 /* ---- Captures by others ---- */
 
+/* All that the device may do while somebody captures. */
+static void use_beside_a_capture(fixture *f, tide_stream other) {
+    tide__event event;
+    assert_ok(f->d->ops->event_create(f->d, 0, &event));
+    uint64_t va = reserve(f->d, GRANULE);
+    tide__chunk_handle chunk = chunk_of(f->d, GRANULE);
+    map_at(f->d, va, GRANULE, chunk);
+    assert_ok(f->d->ops->event_record(f->d, 0, event, other));
+    assert_ok(f->d->ops->event_wait(f->d, 0, event, UINT64_MAX));
+    assert_ok(f->d->ops->event_query(f->d, 0, event));
+    assert_ok(f->d->ops->unmap(f->d, 0, va, GRANULE));
+    assert_ok(f->d->ops->chunk_release(f->d, 0, chunk));
+    assert_ok(f->d->ops->unreserve(f->d, 0, va, GRANULE));
+    assert_ok(f->d->ops->event_destroy(f->d, 0, event));
+}
+
+/* In whichever mode, of a stream that synchronises with the legacy stream or not. */
 static void a_capture_neither_forbids_a_call_nor_is_spoilt(void **state) {
     (void)state;
     fixture f = open_cuda(1);
-    tide_stream stream, other;
+    tide_stream other, streams[2] = {standin_blocking_stream(0)};
     tide__event event;
-    tide__chunk_handle chunk;
-    tide__host_graph *graph;
-    uint64_t va;
-    assert_ok(f.d->ops->stream_create(f.d, 0, &stream));
     assert_ok(f.d->ops->stream_create(f.d, 0, &other));
+    assert_ok(f.d->ops->stream_create(f.d, 0, &streams[1]));
     assert_ok(f.d->ops->event_create(f.d, 0, &event));
-    assert_ok(
-        tide__host_capture_begin(f.beneath, 0, stream)); /* global: forbids all threads what is unsafe */
-    va = reserve(f.d, GRANULE);
-    chunk = chunk_of(f.d, GRANULE);
-    map_at(f.d, va, GRANULE, chunk);
-    assert_fails(TIDE_CAPTURING, f.d->ops->event_record(f.d, 0, event, stream));
-    assert_fails(TIDE_CAPTURING, f.d->ops->event_record(f.d, 0, event, 0)); /* refused for its sake */
-    assert_ok(f.d->ops->event_record(f.d, 0, event, other));
-    assert_ok(f.d->ops->event_wait(f.d, 0, event, UINT64_MAX));
-    assert_ok(f.d->ops->event_query(f.d, 0, event));
-    assert_ok(f.d->ops->unmap(f.d, 0, va, GRANULE));
-    assert_ok(f.d->ops->chunk_release(f.d, 0, chunk));
-    assert_ok(f.d->ops->unreserve(f.d, 0, va, GRANULE));
-    assert_ok(tide__host_capture_end(f.beneath, 0, stream, &graph));
-    tide__host_graph_destroy(graph);
+    for (int i = 0; i < 6; i++) {
+        tide_stream stream = streams[i % 2];
+        bool blocking = i % 2 == 0, refused = false;
+        assert_int_equal(standin_begin_capture(0, stream, i / 2), TIDE__CU_OK);
+        use_beside_a_capture(&f, other);
+        assert_fails(TIDE_CAPTURING, f.d->ops->event_record(f.d, 0, event, stream));
+        assert_fails(blocking ? TIDE_CAPTURING : TIDE_OK, f.d->ops->event_record(f.d, 0, event, 0));
+        assert_fails(blocking ? TIDE_CAPTURING : TIDE_OK, f.d->ops->stream_wait_event(f.d, 0, 0, event));
+        assert_ok(f.d->ops->stream_capturing(f.d, 0, 0, &refused));
+        assert_int_equal(refused, blocking);
+        assert_int_equal(standin_end_capture(0, stream), TIDE__CU_OK);
+    }
+    assert_int_equal(standin_spoilt_captures(), 0);
     assert_ok(f.d->ops->event_destroy(f.d, 0, event));
-    assert_ok(f.d->ops->stream_destroy(f.d, 0, stream));
     assert_ok(f.d->ops->stream_destroy(f.d, 0, other));
+    end(&f);
+}
+
+/* Found out beforehand where the legacy stream tells; else the driver refuses, and the capture
+ * is spoilt: callers have to know. */
+static void a_wait_for_the_device_and_a_capture(void **state) {
+    (void)state;
+    fixture f = open_cuda(1);
+    tide_stream stream, blocking = standin_blocking_stream(0);
+    assert_ok(f.d->ops->stream_create(f.d, 0, &stream));
+    assert_int_equal(standin_begin_capture(0, blocking, 0), TIDE__CU_OK);
+    assert_fails(TIDE_CAPTURING, f.d->ops->device_wait(f.d, 0, UINT64_MAX));
+    assert_int_equal(standin_end_capture(0, blocking), TIDE__CU_OK);
+    assert_int_equal(standin_begin_capture(0, stream, 0), TIDE__CU_OK);
+    assert_fails(TIDE_CAPTURING, f.d->ops->device_wait(f.d, 0, UINT64_MAX));
+    assert_int_equal(standin_spoilt_captures(), 1);
+    assert_int_equal(standin_end_capture(0, stream), 901);
+    assert_ok(f.d->ops->device_wait(f.d, 0, UINT64_MAX));
+    end(&f);
+}
+
+static void a_wait_for_the_device_is_for_all_its_streams(void **state) {
+    (void)state;
+    fixture f = open_cuda(1);
+    tide_stream streams[3] = {0, standin_blocking_stream(0)};
+    assert_int_equal(f.cuda->cuCtxRecordEvent == NULL, getenv("STANDIN_NO_CTX_EVENT") != NULL);
+    assert_ok(f.d->ops->stream_create(f.d, 0, &streams[2]));
+    for (int i = 0; i < 3; i++) {
+        tide__host_gate gate;
+        assert_ok(tide__host_gate_create(f.beneath, 0, &gate));
+        assert_ok(tide__host_hold(f.beneath, 0, streams[i], gate));
+        assert_fails(TIDE_TIMEOUT, f.d->ops->device_wait(f.d, 0, 0));
+        if (f.cuda->cuCtxRecordEvent != NULL) { /* without it a wait has no end but the work's */
+            assert_fails(TIDE_TIMEOUT, f.d->ops->device_wait(f.d, 0, UINT64_C(1000000)));
+        }
+        assert_ok(tide__host_gate_open(f.beneath, 0, gate));
+        assert_ok(f.d->ops->device_wait(f.d, 0, UINT64_MAX));
+        assert_ok(f.d->ops->device_wait(f.d, 0, UINT64_C(1000000000)));
+    }
     end(&f);
 }
 
@@ -422,6 +455,8 @@ int main(void) {
         cmocka_unit_test(the_callers_thread_stays_as_it_was),
         cmocka_unit_test(threads_share_one_context_a_gpu),
         cmocka_unit_test(a_capture_neither_forbids_a_call_nor_is_spoilt),
+        cmocka_unit_test(a_wait_for_the_device_and_a_capture),
+        cmocka_unit_test(a_wait_for_the_device_is_for_all_its_streams),
         cmocka_unit_test(messages_name_the_call_and_its_arguments),
         cmocka_unit_test(an_error_that_sticks_is_the_last_call),
         cmocka_unit_test(an_error_that_does_not_stick_is_the_calls_alone),

@@ -1,32 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libcuda's entry points over a device of ours: see standin.h. */
-#include "standin.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
+/* libcuda's entry points over a device of ours (see standin.h): what a call goes through,
+ * the driver, its devices and contexts, and what tests ask of it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/cuda_api.h"
+#include "device/host.h"
+#include "standin_internal.h"
 
-#define EXPORT __attribute__((visibility("default")))
-#define MAX_GPUS 64
 #define MAX_ATTRIBUTES 16
 
-#define X(name, parameters) EXPORT CUresult name parameters;
-TIDE__CUDA_FUNCTIONS(X)
-#undef X
-
-struct CUctx_st {
-    int gpu;
-    int retained;
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static tide__device *device, *own;
+pthread_mutex_t standin__lock = PTHREAD_MUTEX_INITIALIZER;
+tide__device *standin__beneath;
+static tide__device *own;
 static struct CUctx_st contexts[MAX_GPUS];
-static standin_state state;
+standin_state standin__state;
 static struct {
     const char *function;
     uint64_t k;
@@ -43,60 +31,56 @@ static _Thread_local CUstreamCaptureMode capture_mode;
 
 /* ---- What a call goes through before it is made ---- */
 
-/* The result that it has been told to have, or 0. */
-static CUresult told(const char *function) {
-    pthread_mutex_lock(&lock);
-    state.calls++;
+CUresult standin__told(const char *function) {
+    pthread_mutex_lock(&standin__lock);
+    standin__state.calls++;
     CUresult result = stuck;
     if (result == 0 && rule.k > 0 && (rule.function == NULL || strcmp(rule.function, function) == 0) &&
         --rule.k == 0) {
         result = rule.result;
-        state.injected++;
+        standin__state.injected++;
         stuck = rule.sticky ? result : 0;
     }
-    if (result == 0 && device == NULL) {
-        result = 100;
+    if (result == 0 && standin__beneath == NULL) {
+        result = NO_DEVICE;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&standin__lock);
     return result;
 }
 
-static CUresult wrong(const char *function, CUresult result) {
-    pthread_mutex_lock(&lock);
-    if (state.without_right++ == 0) {
-        snprintf(state.first_without, sizeof state.first_without, "%s", function);
+CUresult standin__wrong(const char *function, CUresult result) {
+    pthread_mutex_lock(&standin__lock);
+    if (standin__state.without_right++ == 0) {
+        snprintf(standin__state.first_without, sizeof standin__state.first_without, "%s", function);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&standin__lock);
     return result;
 }
 
 static CUcontext current(void) { return depth > 0 ? stack[depth - 1] : NULL; }
 
-/* A call on a GPU: *gpu is that of the current context. */
-static CUresult enter(const char *function, int *gpu) {
-    CUresult result = told(function);
+CUresult standin__enter(const char *function, int *gpu) {
+    CUresult result = standin__told(function);
     if (result != 0) {
         return result;
     }
     if (current() == NULL || current()->retained == 0) {
-        return wrong(function, 201);
+        return standin__wrong(function, INVALID_CONTEXT);
     }
     *gpu = current()->gpu;
     return 0;
 }
 
-/* One that a capture forbids in threads that are not relaxed. */
-static CUresult enter_unsafe(const char *function, int *gpu) {
-    bool capturing = false;
-    CUresult result = enter(function, gpu);
-    if (result == 0 && capture_mode != TIDE__CU_CAPTURE_RELAXED &&
-        device->ops->stream_capturing(device, *gpu, 0, &capturing) == TIDE_OK && capturing) {
-        return wrong(function, TIDE__CU_CAPTURE_UNSUPPORTED);
+CUresult standin__enter_unsafe(const char *function, int *gpu) {
+    CUresult result = standin__enter(function, gpu);
+    if (result == 0 && capture_mode != TIDE__CU_CAPTURE_RELAXED && standin__captures(*gpu)) {
+        standin__spoil(*gpu);
+        return standin__wrong(function, TIDE__CU_CAPTURE_UNSUPPORTED);
     }
     return result;
 }
 
-static CUresult result_of(tide_status status) {
+CUresult standin__result(tide_status status) {
     switch (status) {
     case TIDE_OK: return 0;
     case TIDE_INVALID_ARGUMENT:
@@ -110,43 +94,28 @@ static CUresult result_of(tide_status status) {
     case TIDE_CAPTURING: return TIDE__CU_CAPTURE_UNSUPPORTED;
     case TIDE_DEVICE_LOST: return TIDE__CU_ILLEGAL_ADDRESS;
     case TIDE_DEVICE_GONE: return TIDE__CU_DEINITIALIZED;
-    default: return 999;
+    default: return UNKNOWN;
     }
 }
-
-/* The legacy stream has two names. */
-static tide_stream stream_of(CUstream stream) {
-    return (uintptr_t)stream == TIDE__CU_STREAM_LEGACY ? 0 : (uintptr_t)stream;
-}
-static tide__event event_of(CUevent event) { return (uintptr_t)event; }
-
-#define GPU_CALL(function, expression)        \
-    int gpu = 0;                              \
-    CUresult result = enter(#function, &gpu); \
-    return result != 0 ? result : result_of(device->ops->expression)
-#define UNSAFE_GPU_CALL(function, expression)        \
-    int gpu = 0;                                     \
-    CUresult result = enter_unsafe(#function, &gpu); \
-    return result != 0 ? result : result_of(device->ops->expression)
 
 /* ---- The driver and its devices ---- */
 
 EXPORT CUresult cuInit(unsigned int flags) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&standin__lock);
     const char *count = getenv("STANDIN_GPUS");
-    if (device == NULL && own == NULL) {
+    if (standin__beneath == NULL && own == NULL) {
         tide__host_options options = {.device_count = count != NULL ? atoi(count) : 1};
         if (options.device_count > 0 && tide__host_open(&options, &own) == TIDE_OK) {
-            device = own;
+            standin__beneath = own;
         }
     }
-    pthread_mutex_unlock(&lock);
-    return told("cuInit");
+    pthread_mutex_unlock(&standin__lock);
+    return standin__told("cuInit");
 }
 
 EXPORT CUresult cuDriverGetVersion(int *version) {
     *version = 13000;
-    return told("cuDriverGetVersion");
+    return standin__told("cuDriverGetVersion");
 }
 
 EXPORT CUresult cuGetErrorName(CUresult error, const char **name) {
@@ -172,17 +141,17 @@ EXPORT CUresult cuGetErrorString(CUresult error, const char **text) {
 }
 
 EXPORT CUresult cuDeviceGetCount(int *count) {
-    CUresult result = told("cuDeviceGetCount");
+    CUresult result = standin__told("cuDeviceGetCount");
     if (result == 0) {
-        *count = device->ops->count(device);
+        *count = standin__beneath->ops->count(standin__beneath);
     }
     return result;
 }
 
 EXPORT CUresult cuDeviceGet(CUdevice *out, int ordinal) {
-    CUresult result = told("cuDeviceGet");
-    if (result == 0 && (ordinal < 0 || ordinal >= device->ops->count(device))) {
-        result = 101;
+    CUresult result = standin__told("cuDeviceGet");
+    if (result == 0 && (ordinal < 0 || ordinal >= standin__beneath->ops->count(standin__beneath))) {
+        result = INVALID_DEVICE;
     }
     if (result == 0) {
         *out = ordinal + 1000; /* no ordinal: the two are different things */
@@ -190,14 +159,16 @@ EXPORT CUresult cuDeviceGet(CUdevice *out, int ordinal) {
     return result;
 }
 
-static CUresult properties_of(const char *function, CUdevice handle, tide__device_properties *out) {
-    CUresult result = told(function);
-    return result != 0 ? result : result_of(device->ops->properties(device, handle - 1000, out));
+CUresult standin__properties(const char *function, CUdevice handle, tide__device_properties *out) {
+    CUresult result = standin__told(function);
+    return result != 0
+               ? result
+               : standin__result(standin__beneath->ops->properties(standin__beneath, handle - 1000, out));
 }
 
 EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice handle) {
     tide__device_properties p;
-    CUresult result = properties_of("cuDeviceGetName", handle, &p);
+    CUresult result = standin__properties("cuDeviceGetName", handle, &p);
     if (result == 0) {
         snprintf(name, (size_t)length, "%s", p.name);
     }
@@ -206,7 +177,7 @@ EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice handle) {
 
 EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice handle) {
     tide__device_properties p;
-    CUresult result = properties_of("cuDeviceTotalMem_v2", handle, &p);
+    CUresult result = standin__properties("cuDeviceTotalMem_v2", handle, &p);
     if (result == 0) {
         *bytes = p.total_bytes;
     }
@@ -214,7 +185,7 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice handle) {
 }
 
 EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice handle) {
-    CUresult result = told("cuDeviceGetAttribute");
+    CUresult result = standin__told("cuDeviceGetAttribute");
     if (result != 0) {
         return result;
     }
@@ -237,7 +208,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, C
 }
 
 EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice handle, CUdevice peer) {
-    CUresult result = told("cuDeviceCanAccessPeer");
+    CUresult result = standin__told("cuDeviceCanAccessPeer");
     if (result == 0) {
         *can = handle != peer;
     }
@@ -247,32 +218,32 @@ EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice handle, CUdevice peer) 
 /* ---- Contexts ---- */
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice handle) {
-    CUresult result = told("cuDevicePrimaryCtxRetain");
+    CUresult result = standin__told("cuDevicePrimaryCtxRetain");
     if (result != 0) {
         return result;
     }
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&standin__lock);
     CUcontext c = &contexts[handle - 1000];
     c->gpu = handle - 1000;
-    state.contexts += c->retained++ == 0;
-    pthread_mutex_unlock(&lock);
+    standin__state.contexts += c->retained++ == 0;
+    pthread_mutex_unlock(&standin__lock);
     *context = c;
     return 0;
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice handle) {
-    CUresult result = told("cuDevicePrimaryCtxRelease_v2");
+    CUresult result = standin__told("cuDevicePrimaryCtxRelease_v2");
     if (result == 0) {
-        pthread_mutex_lock(&lock);
-        result = contexts[handle - 1000].retained > 0 ? 0 : 201;
-        state.contexts -= result == 0 && --contexts[handle - 1000].retained == 0;
-        pthread_mutex_unlock(&lock);
+        pthread_mutex_lock(&standin__lock);
+        result = contexts[handle - 1000].retained > 0 ? 0 : INVALID_CONTEXT;
+        standin__state.contexts -= result == 0 && --contexts[handle - 1000].retained == 0;
+        pthread_mutex_unlock(&standin__lock);
     }
     return result;
 }
 
 EXPORT CUresult cuCtxGetCurrent(CUcontext *context) {
-    CUresult result = told("cuCtxGetCurrent");
+    CUresult result = standin__told("cuCtxGetCurrent");
     if (result == 0) {
         *context = current();
     }
@@ -280,9 +251,9 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *context) {
 }
 
 EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context) {
-    CUresult result = told("cuCtxPushCurrent_v2");
+    CUresult result = standin__told("cuCtxPushCurrent_v2");
     if (result == 0 && (context == NULL || depth == 32)) {
-        result = 201;
+        result = INVALID_CONTEXT;
     }
     if (result == 0) {
         stack[depth++] = context;
@@ -291,11 +262,11 @@ EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context) {
 }
 
 EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context) {
-    pthread_mutex_lock(&lock); /* cannot be told to fail: nobody could put the thread right again */
-    state.calls++;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&standin__lock); /* cannot be told to fail: nobody could put the thread right again */
+    standin__state.calls++;
+    pthread_mutex_unlock(&standin__lock);
     if (depth == 0) {
-        return wrong("cuCtxPopCurrent_v2", 201);
+        return standin__wrong("cuCtxPopCurrent_v2", INVALID_CONTEXT);
     }
     *context = stack[--depth];
     return 0;
@@ -303,7 +274,8 @@ EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context) {
 
 EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
     /* To leave is, for the same reason, never refused. */
-    CUresult result = *mode == TIDE__CU_CAPTURE_RELAXED ? told("cuThreadExchangeStreamCaptureMode") : 0;
+    CUresult result =
+        *mode == TIDE__CU_CAPTURE_RELAXED ? standin__told("cuThreadExchangeStreamCaptureMode") : 0;
     if (result == 0) {
         CUstreamCaptureMode before = capture_mode;
         capture_mode = *mode;
@@ -313,240 +285,71 @@ EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
 }
 
 EXPORT CUresult cuCtxSynchronize(void) {
-    UNSAFE_GPU_CALL(cuCtxSynchronize, device_wait(device, gpu, UINT64_MAX));
-}
-
-/* ---- Memory ---- */
-
-EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
-    uint64_t left = 0, all = 0;
     int gpu = 0;
-    CUresult result = enter("cuMemGetInfo_v2", &gpu);
-    if (result == 0 && (result = result_of(device->ops->mem_info(device, gpu, &left, &all))) == 0) {
-        *free_bytes = left;
-        *total_bytes = all;
+    CUresult result = standin__enter("cuCtxSynchronize", &gpu);
+    if (result == 0 && standin__captures(gpu)) { /* whatever the thread's mode */
+        standin__spoil(gpu);
+        result = TIDE__CU_CAPTURE_UNSUPPORTED;
     }
-    return result;
-}
-
-EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties,
-                                              CUmemAllocationGranularity_flags which) {
-    tide__device_properties p;
-    CUresult result = properties_of("cuMemGetAllocationGranularity", properties->location.id + 1000, &p);
-    if (result == 0) {
-        *granularity = p.granularity;
-    }
-    return result;
-}
-
-EXPORT CUresult cuMemAddressReserve(CUdeviceptr *va, size_t size, size_t alignment, CUdeviceptr hint,
-                                    unsigned long long flags) {
-    uint64_t got = 0;
-    int gpu = 0;
-    CUresult result = enter_unsafe("cuMemAddressReserve", &gpu);
-    if (result != 0) {
-        return result;
-    }
-    tide_status status = device->ops->reserve(device, gpu, size, alignment, hint, &got);
-    if (status == TIDE_NO_ADDRESSES && hint != 0) { /* a hint is a wish */
-        status = device->ops->reserve(device, gpu, size, alignment, 0, &got);
-    }
-    if (status == TIDE_OK) {
-        *va = got;
-    }
-    return result_of(status);
-}
-
-EXPORT CUresult cuMemAddressFree(CUdeviceptr va, size_t size) {
-    UNSAFE_GPU_CALL(cuMemAddressFree, unreserve(device, gpu, va, size));
-}
-
-EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *p,
-                            unsigned long long flags) {
-    tide__chunk_handle got = 0;
-    int gpu = 0;
-    CUresult result = enter_unsafe("cuMemCreate", &gpu);
-    if (result != 0) {
-        return result;
-    }
-    if (p->type != TIDE__CU_PINNED || p->location.type != TIDE__CU_LOCATION_DEVICE || p->location.id != gpu) {
-        return wrong("cuMemCreate", TIDE__CU_INVALID_VALUE);
-    }
-    tide_status status = device->ops->chunk_create(device, gpu, size, &got);
-    if (status == TIDE_OK) {
-        *handle = got;
-    }
-    return result_of(status);
-}
-
-EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-    UNSAFE_GPU_CALL(cuMemRelease, chunk_release(device, gpu, handle));
-}
-
-EXPORT CUresult cuMemMap(CUdeviceptr va, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                         unsigned long long flags) {
-    UNSAFE_GPU_CALL(cuMemMap, map(device, gpu, va, size, handle));
-}
-
-EXPORT CUresult cuMemUnmap(CUdeviceptr va, size_t size) {
-    UNSAFE_GPU_CALL(cuMemUnmap, unmap(device, gpu, va, size));
-}
-
-/* Peers are passed on to the device beneath, whose set_access serves them. */
-EXPORT CUresult cuMemSetAccess(CUdeviceptr va, size_t size, const CUmemAccessDesc *access, size_t count) {
-    int gpu = 0;
-    bool self = false;
-    CUresult result = enter_unsafe("cuMemSetAccess", &gpu);
-    tide_status status = TIDE_OK;
-    for (size_t i = 0; i < count && result == 0 && status == TIDE_OK; i++) {
-        self = self || access[i].location.id == gpu;
-        if (access[i].flags != TIDE__CU_READ_WRITE) {
-            result = TIDE__CU_INVALID_VALUE;
-        } else if (access[i].location.id != gpu) {
-            status = device->ops->peer_enable(device, gpu, access[i].location.id);
-        }
-    }
-    if (result != 0 || status != TIDE_OK) {
-        return result != 0 ? result : result_of(status);
-    }
-    return self ? result_of(device->ops->set_access(device, gpu, va, size))
-                : wrong("cuMemSetAccess", TIDE__CU_INVALID_VALUE);
-}
-
-EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *va, size_t size) {
-    uint64_t got = 0;
-    int gpu = 0;
-    CUresult result = enter_unsafe("cuMemAlloc_v2", &gpu);
-    if (result == 0 && (result = result_of(device->ops->raw_alloc(device, gpu, size, &got))) == 0) {
-        *va = got;
-    }
-    return result;
-}
-
-EXPORT CUresult cuMemFree_v2(CUdeviceptr va) { UNSAFE_GPU_CALL(cuMemFree_v2, raw_free(device, gpu, va)); }
-
-/* ---- Streams and events ---- */
-
-EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
-    tide_stream got = 0;
-    int gpu = 0;
-    CUresult result = enter("cuStreamCreate", &gpu);
-    if (result == 0 && (result = result_of(device->ops->stream_create(device, gpu, &got))) == 0) {
-        *stream = (CUstream)(uintptr_t)got;
-    }
-    return result;
-}
-
-EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
-    GPU_CALL(cuStreamDestroy_v2, stream_destroy(device, gpu, stream_of(stream)));
-}
-
-EXPORT CUresult cuStreamGetId(CUstream stream, unsigned long long *id) {
-    uint64_t got = 0;
-    int gpu = 0;
-    CUresult result = enter("cuStreamGetId", &gpu);
-    if (result == 0 &&
-        (result = result_of(device->ops->stream_id(device, gpu, stream_of(stream), &got))) == 0) {
-        *id = got;
-    }
-    return result;
-}
-
-EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
-    bool capturing = false;
-    int gpu = 0;
-    CUresult result = enter("cuStreamIsCapturing", &gpu);
-    if (result != 0) {
-        return result;
-    }
-    result = result_of(device->ops->stream_capturing(device, gpu, stream_of(stream), &capturing));
-    if (result == 0 && capturing && stream_of(stream) == 0) {
-        return TIDE__CU_CAPTURE_IMPLICIT;
-    }
-    if (result == 0) {
-        *status = capturing;
-    }
-    return result;
-}
-
-EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
-    GPU_CALL(cuStreamWaitEvent, stream_wait_event(device, gpu, stream_of(stream), event_of(event)));
-}
-
-EXPORT CUresult cuEventCreate(CUevent *event, unsigned int flags) {
-    tide__event got = 0;
-    int gpu = 0;
-    CUresult result = enter("cuEventCreate", &gpu);
-    if (result == 0 && (result = result_of(device->ops->event_create(device, gpu, &got))) == 0) {
-        *event = (CUevent)(uintptr_t)got;
-    }
-    return result;
-}
-
-EXPORT CUresult cuEventDestroy_v2(CUevent event) {
-    GPU_CALL(cuEventDestroy_v2, event_destroy(device, gpu, event_of(event)));
-}
-
-EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
-    GPU_CALL(cuEventRecord, event_record(device, gpu, event_of(event), stream_of(stream)));
-}
-
-EXPORT CUresult cuEventQuery(CUevent event) {
-    UNSAFE_GPU_CALL(cuEventQuery, event_query(device, gpu, event_of(event)));
-}
-
-EXPORT CUresult cuEventSynchronize(CUevent event) {
-    UNSAFE_GPU_CALL(cuEventSynchronize, event_wait(device, gpu, event_of(event), UINT64_MAX));
+    return result != 0
+               ? result
+               : standin__result(standin__beneath->ops->device_wait(standin__beneath, gpu, UINT64_MAX));
 }
 
 /* ---- The controls ---- */
 
 static void serve(tide__device *d) {
-    pthread_mutex_lock(&lock);
-    device = d;
+    pthread_mutex_lock(&standin__lock);
+    standin__beneath = d;
     memset(contexts, 0, sizeof contexts);
-    memset(&state, 0, sizeof state);
+    memset(&standin__state, 0, sizeof standin__state);
     memset(&rule, 0, sizeof rule);
     stuck = 0;
     attribute_count = 0;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&standin__lock);
+    standin__forget_streams();
+    standin__forget_collectors();
 }
 
 static void fail_call(const char *function, uint64_t k, int result, bool sticky) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&standin__lock);
     rule.function = function;
     rule.k = k;
     rule.result = result;
     rule.sticky = sticky;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&standin__lock);
 }
 
 static void shut_down(void) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&standin__lock);
     stuck = TIDE__CU_DEINITIALIZED;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&standin__lock);
 }
 
 static void get(standin_state *out) {
-    pthread_mutex_lock(&lock);
-    *out = state;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&standin__lock);
+    *out = standin__state;
+    pthread_mutex_unlock(&standin__lock);
 }
 
 static void set_attribute(int attribute, int value) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&standin__lock);
     if (attribute_count < MAX_ATTRIBUTES) {
         attributes[attribute_count].attribute = attribute;
         attributes[attribute_count++].value = value;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&standin__lock);
 }
 
 EXPORT const standin_controls *standin_get(void) {
     static const standin_controls controls = {.serve = serve,
+                                              .graphs_by = standin__graphs_by,
                                               .fail_call = fail_call,
                                               .shut_down = shut_down,
                                               .get = get,
-                                              .set_attribute = set_attribute};
+                                              .set_attribute = set_attribute,
+                                              .begin_capture = cuStreamBeginCapture_v2,
+                                              .end_capture = cuStreamEndCapture,
+                                              .destroy_graph = cuGraphDestroy};
     return &controls;
 }
