@@ -155,7 +155,7 @@ static CUresult context_event(CUcontext context, CUevent event) {
 }
 
 /* Chosen when the symbol is looked up, so that an older driver's lack of it can be had. */
-static CUresult (*choose_context_event(void))(CUcontext, CUevent) {
+__attribute__((used)) static CUresult (*choose_context_event(void))(CUcontext, CUevent) {
     return getenv("STANDIN_NO_CTX_EVENT") == NULL ? context_event : NULL;
 }
 EXPORT CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
