@@ -146,7 +146,9 @@ typedef struct tide__device_ops {
      * twice, or itself, is TIDE_OK. */
     tide_status (*peer_enable)(tide__device *d, int gpu, int peer);
     /* The host waits for all that is queued on the GPU; TIDE_TIMEOUT after timeout_ns,
-     * TIDE_CAPTURING while a stream of it is captured. */
+     * TIDE_CAPTURING while a stream of it is captured. The caller sees to it that none that it
+     * knows is: on cuda only captures of streams that synchronise with stream 0 are found
+     * beforehand, and any other is spoilt by the call. */
     tide_status (*device_wait)(tide__device *d, int gpu, uint64_t timeout_ns);
     /* Not counted: callers ask at every turn. */
     tide__health (*health)(tide__device *d);

@@ -178,6 +178,24 @@ static void others_go_on_while_a_capture_lasts(void **state) {
     close_fixture(f);
 }
 
+static void want_of_memory_spoils_no_capture(void **state) {
+    fixture *f = open_here(state, (fixture_options){.capacity = 256 * MIB});
+    tide_stream s = new_stream(f), other = new_stream(f);
+    tide_pool pool = new_pool(f);
+    void *ptr = NULL;
+    free_block(f, alloc_on(f, 512, s));
+    begin_capture(f, s, pool);
+    void *in = alloc_routed(f, 20 * MIB, s, pool);
+    assert_fails(TIDE_NO_DEVICE_MEMORY, tide_alloc(f->a, 0, 250 * MIB, other, TIDE_POOL_DEFAULT, &ptr));
+    /* The watch asks for an event of every stream, which a captured one has not. */
+    assert_ok(tide_alloc(f->a, 0, 40 * MIB, other, TIDE_POOL_DEFAULT, &ptr));
+    assert_ok(tide_free(f->a, ptr));
+    assert_true(trim(f, UINT64_MAX, SECOND).released_bytes >= 40 * MIB);
+    end_capture(f, s);
+    free_block(f, in);
+    close_fixture(f);
+}
+
 static void memory_freed_during_a_capture_with_uses_on_others_comes_back_after_it(void **state) {
     fixture *f = open_here(state, (fixture_options){0});
     tide_stream s = new_stream(f), other = new_stream(f);
@@ -261,6 +279,7 @@ int main(void) {
         TEST(a_released_graphs_memory_waits_for_its_last_replay),
         TEST(blocks_of_a_graph_are_their_own_streams_alone),
         TEST(others_go_on_while_a_capture_lasts),
+        TEST(want_of_memory_spoils_no_capture),
         TEST(memory_freed_during_a_capture_with_uses_on_others_comes_back_after_it),
         TEST(a_miss_on_an_unannounced_capture_is_an_error),
         TEST(nothing_is_idle_while_an_unannounced_capture_hides_work),
