@@ -99,6 +99,24 @@ tide_status tide__chunks_release(tide__chunks *c, uint32_t index) {
     return TIDE_OK;
 }
 
+tide_status tide__chunks_release_spares(tide__chunks *c, uint64_t bytes, uint64_t *released) {
+    tide_status first = TIDE_OK;
+    for (uint32_t i = c->spare, next; i != 0 && *released < bytes; i = next) {
+        uint64_t size = c->items[i].size;
+        next = c->items[i].next;
+        if (c->items[i].aliases > 0) { /* a mapping of it could not be taken away yet */
+            continue;
+        }
+        tide_status status = tide__chunks_release(c, i);
+        if (status == TIDE_OK) {
+            *released += size;
+        } else if (first == TIDE_OK) {
+            first = status;
+        }
+    }
+    return first;
+}
+
 tide_status tide__chunks_map(tide__chunks *c, uint32_t index, uint64_t va, bool *stuck) {
     const tide__device_ops *ops = c->device->ops;
     const tide__chunk *k = &c->items[index];

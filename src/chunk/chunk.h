@@ -49,6 +49,10 @@ tide_status tide__chunks_create(tide__chunks *c, uint64_t size, uint32_t *out);
 /* Gives a spare chunk with no alias back. On failure it is spare again. */
 tide_status tide__chunks_release(tide__chunks *c, uint32_t index);
 
+/* Gives spare chunks back, adding to *released until it is `bytes`. One that the driver keeps
+ * stays spare and the others are tried. The first failure. */
+tide_status tide__chunks_release_spares(tide__chunks *c, uint64_t bytes, uint64_t *released);
+
 /* Maps a chunk at va and makes it accessible there; on failure nothing is
  * mapped at va, or *stuck is set when the new mapping could not be taken away
  * again. Does not change the record. */

@@ -149,7 +149,6 @@ tide_status tide__epochs_cut(tide__epochs *e) {
             status = TIDE_OK;
         }
         if (status == TIDE_BAD_HANDLE) {
-            e->bad_stream = i;
             status = tide__fail(TIDE_BAD_HANDLE,
                                 "stream %#llx was destroyed and nothing said so: call tide_stream_retire, "
                                 "best before it is destroyed",

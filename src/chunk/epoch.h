@@ -66,7 +66,7 @@ typedef struct tide__epochs {
     int gpu;
     _Atomic(tide__epoch) open, done;
     tide__epoch_stream *streams[TIDE__STREAM_MAX];
-    uint16_t stream_count, bad_stream;
+    uint16_t stream_count;
     tide__closed_epoch *closed; /* a ring, oldest first */
     size_t ring_first, ring_count, ring_cap;
     tide__event *spare_events;
@@ -91,8 +91,8 @@ void tide__epochs_reuse_stream(tide__epochs *e, tide_stream handle, uint64_t id,
 
 /* Closes the open epoch. On failure it stays as closed as it is: the epoch is
  * merged into the next one, never taken for done. TIDE_CAPTURING: not before a
- * capture that nobody announced has ended. TIDE_BAD_HANDLE: not before e->bad_stream,
- * which was destroyed, is retired. */
+ * capture that nobody announced has ended. TIDE_BAD_HANDLE: not before a
+ * stream that was destroyed, which the message names, is retired. */
 tide_status tide__epochs_cut(tide__epochs *e);
 
 /* The stream's capture begins or has ended. At its beginning an epoch is closed;

@@ -485,6 +485,7 @@ typedef struct request {
     tide__heap *heap;
     tide__stream_cache *stream;
     uint64_t size, at; /* at 0: anywhere */
+    uint64_t deadline; /* of all waits of the host for it together */
 } request;
 
 static verdict attempt(tide__core *c, tide__plan *p, const request *r, growth *g, tide_status *status,
@@ -507,7 +508,8 @@ static verdict attempt(tide__core *c, tide__plan *p, const request *r, growth *g
 
 /* For an address whose blocks were freed: the host waits for what they wait for,
  * once. What is still not there then (a capture holds it) is refused. */
-static tide_status wait_for_place(tide__core *c, const tide__plan *p, tide__epoch *waited) {
+static tide_status wait_for_place(tide__core *c, const tide__plan *p, uint64_t deadline,
+                                  tide__epoch *waited) {
     unsigned long long at = p->at; /* the plan is another's while this one waits */
     if (p->wait_for <= *waited) {
         return c->epochs.captures > 0
@@ -516,7 +518,7 @@ static tide_status wait_for_place(tide__core *c, const tide__plan *p, tide__epoc
                    : tide__fail(TIDE_IN_USE, "alloc_at %#llx: another stream's", at);
     }
     *waited = p->wait_for;
-    tide_status status = tide__epochs_wait(&c->epochs, *waited, c->oom_wait_ns, &c->slow);
+    tide_status status = tide__epochs_wait(&c->epochs, *waited, tide__core_time_left(c, deadline), &c->slow);
     if (status == TIDE_TIMEOUT) {
         return tide__fail(TIDE_NOT_READY, "alloc_at %#llx: freed, but queued work may still use it", at);
     }
@@ -534,13 +536,18 @@ static tide_status back_once(tide__core *c, tide__plan *p, const request *r, tid
             return *out != NULL ? TIDE_OK : execute(c, p, out);
         }
         if (v == FAILED && status == TIDE_NOT_READY) {
-            status = wait_for_place(c, p, &waited);
+            status = wait_for_place(c, p, r->deadline, &waited);
         } else if (v == AGAIN && g.give_back != NULL) {
             uint64_t released = 0;
             status = tide__core_give_back(c, g.give_back, &released);
             g.give_back = NULL;
         } else if (v == NO_ROOM) {
-            status = tide__core_add_extent(c, p->heap, p->size + TIDE__GIB);
+            status = tide__core_add_extent(c, r->heap, r->size + TIDE__GIB);
+            if (status == TIDE_NO_ADDRESSES && g.wild) { /* a thrift, for which no addresses are left */
+                g.wild = false;
+                g.beyond = true;
+                status = TIDE_OK;
+            }
         } else if (v == AGAIN && status == TIDE_NOT_READY) {
             status =
                 tide__epochs_stream_wait(&c->epochs, r->stream->number, tide__epochs_open_number(&c->epochs));
@@ -579,10 +586,11 @@ tide_status tide__core_back(tide__core *c, tide__heap *heap, tide__stream_cache 
     if (status != TIDE_OK) {
         return status;
     }
-    const request r = {heap, s, size, at};
+    uint64_t now = c->device->ops->now_ns(c->device);
+    const request r = {heap, s, size, at, tide__add_saturated(now, c->oom_wait_ns)};
     status = back_once(c, p, &r, out);
     tide__shortage shortage;
-    tide__shortage_begin(c, size + 2 * c->properties.granularity, &shortage);
+    tide__shortage_begin(c, size + 2 * c->properties.granularity, r.deadline, &shortage);
     while (is_out_of_memory(status)) {
         char reason[512];
         strncpy(reason, tide_last_error(), sizeof reason - 1);

@@ -116,12 +116,18 @@ static void raise_peak(_Atomic(int64_t) *peak, int64_t value) {
 #define ACCOUNT_STEP ((int64_t)1 << 20)
 #define ACCOUNT_FREED ((int64_t)64 << 20) /* of all streams together, where they are few */
 
-static void add_in_steps(_Atomic(int64_t) *total, _Atomic(int64_t) *delta, int64_t bytes, int64_t most,
-                         int64_t freed) {
+/* The stream's count of transfers is odd during one: see uncounted. */
+static void add_in_steps(tide__stream_cache *s, _Atomic(int64_t) *total, _Atomic(int64_t) *delta,
+                         int64_t bytes, int64_t most, int64_t freed) {
     int64_t sum = atomic_load_explicit(delta, memory_order_relaxed) + bytes;
     if (sum > most || sum < -freed) {
+        uint64_t transfers = atomic_load_explicit(&s->transfers, memory_order_relaxed);
+        atomic_store_explicit(&s->transfers, transfers + 1, memory_order_relaxed);
+        atomic_thread_fence(memory_order_release);
         atomic_fetch_add_explicit(total, sum, memory_order_relaxed);
-        sum = 0;
+        atomic_store_explicit(delta, 0, memory_order_relaxed);
+        atomic_store_explicit(&s->transfers, transfers + 2, memory_order_release);
+        return;
     }
     atomic_store_explicit(delta, sum, memory_order_relaxed);
 }
@@ -132,32 +138,58 @@ void tide__account_streams(tide__core *c, uint32_t streams) {
 }
 
 void tide__account_settle(tide__core *c, tide__stream_cache *s) {
-    add_in_steps(&c->allocated_bytes, &s->allocated_delta, 0, 0, 0);
-    add_in_steps(&c->wasted_bytes, &s->wasted_delta, 0, 0, 0);
+    add_in_steps(s, &c->allocated_bytes, &s->allocated_delta, 0, 0, 0);
+    add_in_steps(s, &c->wasted_bytes, &s->wasted_delta, 0, 0, 0);
 }
 
-/* What other streams freed and did not count yet, which the totals have too
- * much; 0 where there are so many streams that each counts at once. */
-static int64_t uncounted(tide__core *c, const tide__stream_cache *s) {
-    int64_t sum = 0;
-    uint32_t count = atomic_load_explicit(&c->cache_count, memory_order_acquire);
-    if (atomic_load_explicit(&c->account_freed, memory_order_relaxed) == ACCOUNT_STEP) {
-        return 0;
-    }
+/* All streams' transfers so far; an odd number, or two that differ, is no moment at
+ * which totals and steps fit together. */
+static uint64_t sum_transfers(tide__core *c, uint32_t count, bool *steady) {
+    uint64_t sum = 0;
     for (uint32_t i = 0; i < count; i++) {
-        tide__stream_cache *other = atomic_load_explicit(&c->caches[i], memory_order_relaxed);
-        if (other != s) {
-            int64_t delta = atomic_load_explicit(&other->allocated_delta, memory_order_relaxed);
-            sum += delta < 0 ? delta : 0;
-        }
+        uint64_t n = atomic_load_explicit(&atomic_load(&c->caches[i])->transfers, memory_order_acquire);
+        *steady = *steady && n % 2 == 0;
+        sum += n;
     }
     return sum;
 }
 
+typedef struct totals {
+    int64_t requested, allocated;
+} totals;
+
+/* What is held now, less what other streams than s (all, where it is NULL) freed and did
+ * not count yet: what they allocated and did not count is not in it. */
+static totals add_up(tide__core *c, const tide__stream_cache *s) {
+    uint32_t count = atomic_load_explicit(&c->cache_count, memory_order_acquire);
+    int64_t allocated = 0, wasted = 0;
+    bool steady = false;
+    for (int tries = 0; tries < 1000 && !steady; tries++) {
+        steady = true;
+        uint64_t before = sum_transfers(c, count, &steady);
+        allocated = atomic_load_explicit(&c->allocated_bytes, memory_order_relaxed);
+        wasted = atomic_load_explicit(&c->wasted_bytes, memory_order_relaxed);
+        for (uint32_t i = 0; i < count; i++) {
+            tide__stream_cache *other = atomic_load_explicit(&c->caches[i], memory_order_relaxed);
+            int64_t delta = atomic_load_explicit(&other->allocated_delta, memory_order_relaxed);
+            allocated += delta < 0 || other == s ? delta : 0;
+            wasted += other == s ? atomic_load_explicit(&other->wasted_delta, memory_order_relaxed) : 0;
+        }
+        atomic_thread_fence(memory_order_acquire);
+        steady = sum_transfers(c, count, &steady) == before && steady;
+    }
+    return (totals){allocated - wasted, allocated};
+}
+
+static void raise_peaks(tide__core *c, totals t) {
+    raise_peak(&c->peak_allocated, t.allocated);
+    raise_peak(&c->peak_requested, t.requested);
+}
+
 void tide__account(tide__core *c, tide__stream_cache *s, int64_t requested, int64_t allocated) {
     int64_t freed = atomic_load_explicit(&c->account_freed, memory_order_relaxed);
-    add_in_steps(&c->allocated_bytes, &s->allocated_delta, allocated, ACCOUNT_STEP, freed);
-    add_in_steps(&c->wasted_bytes, &s->wasted_delta, allocated - requested, ACCOUNT_STEP, ACCOUNT_STEP);
+    add_in_steps(s, &c->allocated_bytes, &s->allocated_delta, allocated, ACCOUNT_STEP, freed);
+    add_in_steps(s, &c->wasted_bytes, &s->wasted_delta, allocated - requested, ACCOUNT_STEP, ACCOUNT_STEP);
     if (allocated > 0) {
         int64_t a = atomic_load_explicit(&c->allocated_bytes, memory_order_relaxed) +
                     atomic_load_explicit(&s->allocated_delta, memory_order_relaxed);
@@ -165,9 +197,25 @@ void tide__account(tide__core *c, tide__stream_cache *s, int64_t requested, int6
                     atomic_load_explicit(&s->wasted_delta, memory_order_relaxed);
         if (TIDE__UNLIKELY(a > atomic_load_explicit(&c->peak_allocated, memory_order_relaxed) ||
                            r > atomic_load_explicit(&c->peak_requested, memory_order_relaxed))) {
-            int64_t others = uncounted(c, s);
-            raise_peak(&c->peak_allocated, a + others);
-            raise_peak(&c->peak_requested, r + others);
+            /* Where there are many streams each counts at once, and adding up would take long. */
+            raise_peaks(c, freed > ACCOUNT_STEP ? add_up(c, s) : (totals){r, a});
         }
     }
+}
+
+void tide__account_take_peaks(tide__core *c, tide_stats *out) {
+    raise_peaks(c, add_up(c, NULL)); /* every stream was settled just now */
+    int64_t requested = atomic_load(&c->peak_requested), allocated = atomic_load(&c->peak_allocated);
+    out->peak_requested_bytes = (uint64_t)(requested > 0 ? requested : 0);
+    out->peak_allocated_bytes = (uint64_t)(allocated > 0 ? allocated : 0);
+}
+
+void tide__account_restart_peaks(tide__core *c, tide_stats *out) {
+    int64_t requested = atomic_exchange(&c->peak_requested, INT64_MIN);
+    int64_t allocated = atomic_exchange(&c->peak_allocated, INT64_MIN);
+    raise_peaks(c, add_up(c, NULL)); /* read after the exchange: what others raise meanwhile stays */
+    out->peak_requested_bytes =
+        tide__max(out->peak_requested_bytes, (uint64_t)(requested > 0 ? requested : 0));
+    out->peak_allocated_bytes =
+        tide__max(out->peak_allocated_bytes, (uint64_t)(allocated > 0 ? allocated : 0));
 }

@@ -30,14 +30,29 @@ static void put_off_pending(tide__core *c, tide__heap *h) {
     }
 }
 
+/* What callers have from before the capture is used by work that is queued, too:
+ * freed while the capture lasts, it waits as if it were used on other streams. */
+static void mark_eager(const tide__heap *h) {
+    for (const tide__extent *x = h->extents; x != NULL; x = x->next) {
+        for (tide__block *b = x->first; b != NULL; b = b->next) {
+            if (tide__state_of(b) == TIDE__LIVE || tide__state_of(b) == TIDE__BUSY) {
+                tide__block_mark(b, true);
+            }
+        }
+    }
+}
+
 static void count_capture(tide__core *c, uint32_t pool, int change) {
     tide__lock_take(&c->core);
     for (int kind = 0; kind < TIDE__CLASSES; kind++) {
         tide__heap *h = heaps_of(c, pool)[kind];
-        h->captures = (uint16_t)(h->captures + change);
+        if (change > 0) {
+            mark_eager(h);
+        }
         if (!h->graph) {
             put_off_pending(c, h);
         }
+        h->captures = (uint16_t)(h->captures + change);
         h->graph = true;
     }
     tide__lock_drop(&c->core);

@@ -70,6 +70,7 @@ typedef struct tide__stream_cache {
     uint64_t filled[TIDE__CACHE_WORDS]; /* bit i: bin i has a block */
     /* Not yet in the core's totals: see tide__account. Written under the lock, read by anyone. */
     _Atomic(int64_t) allocated_delta, wasted_delta;
+    _Atomic(uint64_t) transfers; /* of them to the totals: twice the number, odd during one */
     uint64_t allocs, frees, hits;
     tide__epoch last_free;          /* of its blocks */
     uint64_t freed_since_cut;       /* bytes not yet in the core's */
@@ -226,6 +227,10 @@ void tide__account(tide__core *c, tide__stream_cache *s, int64_t requested, int6
 void tide__account_settle(tide__core *c, tide__stream_cache *s);
 /* There are so many streams now. Under `slow`. */
 void tide__account_streams(tide__core *c, uint32_t streams);
+/* The peaks, of what is held now too; the second starts them anew from there, and
+ * raises those in *out to what they were. All streams are settled. */
+void tide__account_take_peaks(tide__core *c, tide_stats *out);
+void tide__account_restart_peaks(tide__core *c, tide_stats *out);
 
 /* Under `core`: the free block of the index that fits `size` best: the tightest,
  * for large blocks the one whose taking pins the fewest idle bytes. NULL if none. */

@@ -27,8 +27,7 @@ static void stats_locked(tide__core *c, tide_stats *out) {
     settle_accounts(c, out);
     out->allocated_bytes = positive(atomic_load(&c->allocated_bytes));
     out->requested_bytes = positive(atomic_load(&c->allocated_bytes) - atomic_load(&c->wasted_bytes));
-    out->peak_requested_bytes = positive(atomic_load(&c->peak_requested));
-    out->peak_allocated_bytes = positive(atomic_load(&c->peak_allocated));
+    tide__account_take_peaks(c, out);
     out->reserved_bytes = atomic_load(&c->chunks.reserved_bytes);
     out->peak_reserved_bytes = atomic_load(&c->chunks.peak_reserved_bytes);
     out->retiring_bytes = c->retiring_bytes;
@@ -58,8 +57,7 @@ void tide__core_stats(tide__core *c, tide_stats *out) {
 void tide__core_take_peaks(tide__core *c, tide_stats *out) {
     pthread_mutex_lock(&c->slow);
     stats_locked(c, out);
-    atomic_store(&c->peak_requested, atomic_load(&c->allocated_bytes) - atomic_load(&c->wasted_bytes));
-    atomic_store(&c->peak_allocated, atomic_load(&c->allocated_bytes));
+    tide__account_restart_peaks(c, out);
     atomic_store(&c->chunks.peak_reserved_bytes, atomic_load(&c->chunks.reserved_bytes));
     pthread_mutex_unlock(&c->slow);
 }

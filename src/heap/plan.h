@@ -99,7 +99,9 @@ typedef struct tide__shortage {
     bool released, asked, waited_device, timed_out;
 } tide__shortage;
 
-void tide__shortage_begin(tide__core *c, uint64_t bytes, tide__shortage *s);
+/* Nanoseconds until a deadline of the device's clock; UINT64_MAX: no bound. */
+uint64_t tide__core_time_left(tide__core *c, uint64_t deadline);
+void tide__shortage_begin(tide__core *c, uint64_t bytes, uint64_t deadline, tide__shortage *s);
 /* The next step that may make bytes available; false: there is none left. */
 bool tide__shortage_relieve(tide__core *c, tide__shortage *s, tide_status refused);
 

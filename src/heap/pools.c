@@ -114,11 +114,49 @@ static tide_status reserve(tide__core *c, const tide__heap *h, uint64_t size, ui
     return status;
 }
 
+/* The link to an extent of a released pool that is one hole of at least `size`, for a heap
+ * of the same class; NULL if there is none. */
+static tide__extent **find_unused(tide__core *c, const tide__heap *h, uint64_t size) {
+    for (uint32_t i = h->size_class; i < c->heap_count; i += TIDE__CLASSES) {
+        tide__heap *other = c->heaps[i];
+        for (tide__extent **x = other != NULL && !other->live && !other->graph ? &other->extents : NULL;
+             x != NULL && *x != NULL; x = &(*x)->next) {
+            tide__block *b = (*x)->first;
+            if (tide__state_of(b) == TIDE__HOLE && b->next == NULL && b->size >= size) {
+                return x;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* Addresses of a released pool become the heap's, where no others are left. */
+static bool adopt_extent(tide__core *c, tide__heap *h, uint64_t size) {
+    tide__lock_take(&c->core);
+    tide__extent **link = find_unused(c, h, size);
+    if (link != NULL) {
+        tide__extent *x = *link;
+        tide__block *b = x->first;
+        tide__core_remove_hole(c, b);
+        *link = x->next;
+        x->next = h->extents;
+        h->extents = x;
+        x->heap = h->number;
+        b->heap = h->number;
+        tide__core_put_hole(c, b);
+    }
+    tide__lock_drop(&c->core);
+    return link != NULL;
+}
+
 /* Enlarges the heap by an extent that holds at least `size`. */
 tide_status tide__core_add_extent(tide__core *c, tide__heap *h, uint64_t size) {
     uint64_t va, bytes;
     tide__extent *x;
     tide_status status = reserve(c, h, size, &bytes, &va);
+    if (status == TIDE_NO_ADDRESSES && adopt_extent(c, h, size)) {
+        return TIDE_OK;
+    }
     if (status != TIDE_OK) {
         return status;
     }

@@ -114,46 +114,32 @@ tide_status tide__core_give_back(tide__core *c, tide__block *b, uint64_t *releas
     return status;
 }
 
-static tide_status release_spares(tide__core *c, uint64_t bytes, uint64_t *released) {
-    while (*released < bytes && !c->no_unmaps) {
-        uint32_t spare = tide__chunks_find_spare(&c->chunks, UINT64_MAX);
-        if (spare == 0) {
-            break;
-        }
-        uint64_t size = c->chunks.items[spare].size;
-        tide_status status = tide__chunks_release(&c->chunks, spare);
-        if (status != TIDE_OK) {
-            return status;
-        }
-        *released += size;
-    }
-    return TIDE_OK;
-}
-
-/* Takes idle chunks of about `bytes`, BUSY, into `taken`; how many. */
+/* Takes idle chunks of about `bytes`, BUSY, into `taken`, at most *count; how many. */
 #define RELEASE_BATCH 256
 #define RELEASE_BATCH_MAX ((size_t)1 << 16)
 
-static size_t take_idle(tide__core *c, tide__plan *p, uint64_t bytes, tide__block **taken, size_t batch) {
-    size_t count = 0;
+static tide_status take_idle(tide__core *c, tide__plan *p, uint64_t bytes, tide__block **taken,
+                             size_t *count) {
+    size_t batch = *count;
     uint64_t sum = 0;
-    if (c->no_unmaps) {
-        return 0;
-    }
+    tide_status status = TIDE_OK;
+    *count = 0;
     tide__lock_take(&c->core);
-    if (tide__blocks_reserve(&c->blocks, 2 * batch)) {
+    if (!tide__blocks_reserve(&c->blocks, 2 * batch)) {
+        status = tide__fail(TIDE_NO_HOST_MEMORY, "no host memory for block records");
+    } else {
         tide__donors_collect(c, p, TIDE__STREAM_NONE);
-        for (size_t i = 0; i < p->candidate_count && count < batch && sum < bytes; i++) {
+        for (size_t i = 0; i < p->candidate_count && *count < batch && sum < bytes; i++) {
             tide__candidate *k = &p->candidates[i];
             if (c->chunks.items[k->chunk].aliases == 0) {
                 sum += k->size;
-                taken[count++] = tide__donors_take(c, p, k);
+                taken[(*count)++] = tide__donors_take(c, p, k);
             }
         }
         tide__donors_done(c, p);
     }
     tide__lock_drop(&c->core);
-    return count;
+    return status;
 }
 
 /* Gives the taken chunks back. One that the driver keeps is in nobody's way: it is
@@ -176,11 +162,12 @@ static tide_status give_back_all(tide__core *c, tide__block **taken, size_t coun
 /* One round: spares, then idle chunks, as many as there is room for. */
 static tide_status release_some(tide__core *c, uint64_t bytes, tide__block **taken, size_t batch,
                                 uint64_t *released) {
-    tide_status status = release_spares(c, bytes, released);
+    tide_status status = tide__chunks_release_spares(&c->chunks, bytes, released);
     if (*released < bytes) {
-        size_t count = take_idle(c, c->plan, bytes - *released, taken, batch);
+        size_t count = batch;
+        tide_status took = take_idle(c, c->plan, bytes - *released, taken, &count);
         tide_status gave = give_back_all(c, taken, count, released);
-        status = status == TIDE_OK ? gave : status;
+        status = status != TIDE_OK ? status : took != TIDE_OK ? took : gave;
     }
     return status;
 }
@@ -191,7 +178,7 @@ tide_status tide__core_release_idle(tide__core *c, uint64_t bytes, uint64_t *rel
     uint64_t before;
     tide__plan *p;
     tide_status status = tide__core_plan(c, &p);
-    if (status != TIDE_OK) {
+    if (status != TIDE_OK || c->no_unmaps) {
         return status;
     }
     do { /* what failed in one round is met again in the next, until one gives nothing back */

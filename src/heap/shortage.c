@@ -15,14 +15,14 @@
  */
 #include "heap/plan.h"
 
-void tide__shortage_begin(tide__core *c, uint64_t bytes, tide__shortage *s) {
-    *s = (tide__shortage){.bytes = bytes, .until = tide__epochs_open_number(&c->epochs)};
-    s->deadline = tide__add_saturated(c->device->ops->now_ns(c->device), c->oom_wait_ns);
+void tide__shortage_begin(tide__core *c, uint64_t bytes, uint64_t deadline, tide__shortage *s) {
+    *s =
+        (tide__shortage){.bytes = bytes, .until = tide__epochs_open_number(&c->epochs), .deadline = deadline};
 }
 
-static uint64_t time_left(tide__core *c, const tide__shortage *s) {
+uint64_t tide__core_time_left(tide__core *c, uint64_t deadline) {
     uint64_t now = c->device->ops->now_ns(c->device);
-    return s->deadline == UINT64_MAX ? UINT64_MAX : s->deadline - tide__min(now, s->deadline);
+    return deadline == UINT64_MAX ? UINT64_MAX : deadline - tide__min(now, deadline);
 }
 
 /* Once for each state of the epochs: what a failed attempt took is idle again, so
@@ -59,7 +59,7 @@ static bool wait_for_epoch(tide__core *c, tide__shortage *s) {
     if (next == 0 || next > s->until) {
         return false;
     }
-    tide_status status = tide__epochs_wait(&c->epochs, next, time_left(c, s), &c->slow);
+    tide_status status = tide__epochs_wait(&c->epochs, next, tide__core_time_left(c, s->deadline), &c->slow);
     s->timed_out = s->timed_out || status == TIDE_TIMEOUT;
     if (status != TIDE_OK) {
         return false;
@@ -85,7 +85,7 @@ static bool wait_for_device(tide__core *c, tide__shortage *s) {
         return false;
     }
     s->waited_device = true;
-    uint64_t left = time_left(c, s);
+    uint64_t left = tide__core_time_left(c, s->deadline);
     pthread_mutex_unlock(&c->slow);
     tide_status status = c->device->ops->device_wait(c->device, c->gpu, left);
     pthread_mutex_lock(&c->slow);

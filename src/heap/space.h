@@ -24,9 +24,9 @@ typedef struct tide__extent tide__extent;
 struct tide__extent {
     uint64_t va, size;
     uint32_t granule_shift, window_shift;
-    uint16_t heap;
-    void *core;         /* the tide__core it belongs to */
-    uint32_t *chunk_of; /* by granule: index into the chunks, 0 is none */
+    _Atomic(uint16_t) heap; /* changes where a released pool's addresses are given to another */
+    void *core;             /* the tide__core it belongs to */
+    uint32_t *chunk_of;     /* by granule: index into the chunks, 0 is none */
     _Atomic(uint32_t)
         *block_of; /* by window: number of the block that begins, or once began, there; 0 is none */
     tide__block *first;

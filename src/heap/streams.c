@@ -17,7 +17,7 @@ tide__stream_cache *tide__core_known_stream(tide__core *c, tide_stream handle) {
     size_t i = stream_slot(handle);
     for (size_t step = 0; step < TIDE__STREAM_TABLE; step++, i = (i + 1) % TIDE__STREAM_TABLE) {
         uint64_t key = atomic_load_explicit(&c->stream_table[i].handle, memory_order_acquire);
-        if (key == handle + 1) {
+        if (key == handle + 1 && key != UINT64_MAX) {
             return atomic_load_explicit(&c->stream_table[i].cache, memory_order_relaxed);
         }
         if (key == 0) {
@@ -43,6 +43,23 @@ static tide_status make_cache(tide_stream handle, tide__stream_cache **out) {
     return TIDE_OK;
 }
 
+/* Has the stream free blocks of a graph, or such as will be? They are its own
+ * captures' alone, and their number tells whose they are. */
+static bool has_graphs_blocks(tide__core *c, uint16_t number) {
+    bool has = false;
+    tide__lock_take(&c->core);
+    for (uint16_t i = 0; i < c->heap_count && !has; i++) {
+        const tide__heap *h = c->heaps[i];
+        has = h != NULL && h->graph && number < h->index_cap && h->index[number] != NULL &&
+              h->index[number]->count > 0;
+    }
+    for (const tide__block *b = c->awaiting; b != NULL && !has; b = b->list_next) {
+        has = b->stream == number && c->heaps[b->heap]->graph;
+    }
+    tide__lock_drop(&c->core);
+    return has;
+}
+
 /* A retired stream of which nothing is left: its work is done, no caller has a
  * block of it, and those freed are idle. The next stream is given its number,
  * so that streams may come and go without end. */
@@ -58,7 +75,7 @@ static tide__stream_cache *find_spent(tide__core *c) {
         tide__lock_take(&s->lock);
         bool spent = s->allocs == s->frees && s->last_free <= done;
         tide__lock_drop(&s->lock);
-        if (spent) {
+        if (spent && !has_graphs_blocks(c, i)) {
             return s;
         }
     }
@@ -166,11 +183,11 @@ static void forget_stream(tide__core *c, uint16_t number) {
     }
 }
 
-/* No event can be recorded on a stream that is destroyed already: its work is done
- * when the whole device's is. */
-static tide_status close_last_epoch(tide__core *c, const tide__stream_cache *s) {
+/* No epoch is closed while a stream that was destroyed is not retired, this one or
+ * another: this one's work is done when the whole device's is. */
+static tide_status close_last_epoch(tide__core *c) {
     tide_status status = tide__epochs_cut(&c->epochs);
-    if (status == TIDE_BAD_HANDLE && c->epochs.bad_stream == s->number) {
+    if (status == TIDE_BAD_HANDLE) {
         status = c->device->ops->device_wait(c->device, c->gpu, c->oom_wait_ns);
     }
     return status;
@@ -185,7 +202,7 @@ tide_status tide__core_retire_stream(tide__core *c, tide_stream handle, bool des
                             (unsigned long long)handle);
     } else if (s != NULL) {
         tide__cache_flush(c, s);
-        status = close_last_epoch(c, s); /* its last work is in this epoch */
+        status = close_last_epoch(c); /* its last work is in this epoch */
     }
     /* Forgotten only once it is gone: a stream that lives on after a failed
      * destroy must go on holding epochs back. */

@@ -48,7 +48,7 @@ static tide_status find_room(search *x, const tide__policy_result *known, uint64
 
 static tide_status bisect(search *x, uint64_t high, uint64_t peak, uint64_t *out) {
     const uint64_t step = TIDE__FITS_STEP_BYTES;
-    uint64_t tight = tide__align_up(peak, step), unused;
+    uint64_t tight = tide__max(tide__align_up(peak, step), step), unused; /* 0 would be no limit */
     uint64_t low = tide__max(x->schedule.peak_live, 1) - 1;
     tide_status status = TIDE_OK;
     bool fits = false;

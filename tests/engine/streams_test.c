@@ -88,6 +88,104 @@ static void what_a_replay_uses_is_given_to_nobody_outside_of_captures(void **sta
     close_fixture(f);
 }
 
+/* Work queued before the capture may still use it. */
+static void a_block_freed_in_a_capture_that_was_there_before_is_not_the_graphs(void **state) {
+    (void)state;
+    for (int captured_before = 0; captured_before < 2; captured_before++) {
+        fixture *f = open_fixture(&(fixture_options){.delay = SECOND});
+        tide_stream s = new_stream(f);
+        tide_pool pool = 0;
+        assert_ok(tide_pool_create(f->a, 0, &pool));
+        if (captured_before) {
+            assert_ok(tide_capture_begin(f->a, 0, s, pool));
+            assert_ok(tide_capture_end(f->a, 0, s));
+        }
+        void *eager = alloc_from(f, 4 * MIB, s, pool);
+        assert_ok(tide_capture_begin(f->a, 0, s, pool));
+        free_block(f, eager);
+        void *in = alloc_from(f, 4 * MIB, s, pool);
+        assert_ptr_not_equal(in, eager);
+        assert_ok(tide_capture_end(f->a, 0, s));
+        free_block(f, in);
+        close_fixture(f);
+    }
+}
+
+static void a_graphs_blocks_are_not_the_next_streams_of_the_same_number(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){0});
+    tide_stream s = new_stream(f), next;
+    tide_pool pool = 0;
+    assert_ok(tide_pool_create(f->a, 0, &pool));
+    assert_ok(tide_capture_begin(f->a, 0, s, pool));
+    void *in = alloc_from(f, 4 * MIB, s, pool);
+    free_block(f, in);
+    assert_ok(tide_capture_end(f->a, 0, s));
+    assert_ok(tide_stream_destroy(f->a, 0, s));
+    watch_retired(f->w, 0, s);
+    trim(f, UINT64_MAX, UINT64_MAX);
+    next = new_stream(f);
+    assert_ok(tide_capture_begin(f->a, 0, next, pool));
+    assert_ptr_not_equal(alloc_from(f, 4 * MIB, next, pool), in);
+    assert_ok(tide_capture_end(f->a, 0, next));
+    close_fixture(f);
+}
+
+static void streams_destroyed_too_early_do_not_wait_for_one_another(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){0});
+    tide_stream s[3];
+    for (int i = 0; i < 3; i++) {
+        s[i] = new_stream(f);
+        free_block(f, alloc_on(f, 4096, s[i]));
+    }
+    assert_ok(f->inner->ops->stream_destroy(f->inner, 0, s[0]));
+    assert_ok(f->inner->ops->stream_destroy(f->inner, 0, s[1]));
+    for (int i = 2; i >= 0; i--) {
+        assert_ok(i == 2 ? tide_stream_destroy(f->a, 0, s[i]) : tide_stream_retire(f->a, 0, s[i]));
+        watch_retired(f->w, 0, s[i]);
+    }
+    free_block(f, alloc_on(f, 40 * MIB, 0));
+    close_fixture(f);
+}
+
+static void the_place_of_a_retired_stream_is_no_stream(void **state) {
+    (void)state;
+    tide_open_options options = {.struct_size = sizeof options, .backend = "sim"};
+    tide_allocator *a;
+    void *ptr = NULL;
+    assert_ok(tide_open(&options, &a)); /* more streams than the watch has room for */
+    for (int i = 0; i < 5000; i++) {    /* until the table's slots have all been somebody's */
+        tide_stream s = 0;
+        assert_ok(tide_stream_create(a, 0, &s));
+        assert_ok(tide_alloc(a, 0, 512, s, TIDE_POOL_DEFAULT, &ptr));
+        assert_ok(tide_free(a, ptr));
+        assert_ok(tide_stream_destroy(a, 0, s));
+    }
+    assert_fails(TIDE_BAD_HANDLE, tide_alloc(a, 0, 512, UINT64_MAX - 1, TIDE_POOL_DEFAULT, &ptr));
+    assert_fails(TIDE_BAD_HANDLE, tide_alloc(a, 0, 512, UINT64_MAX, TIDE_POOL_DEFAULT, &ptr));
+    tide__allocator_validate(a);
+    assert_ok(tide_close(a));
+}
+
+static void a_released_pools_addresses_serve_where_there_are_no_others(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){0});
+    tide_pool pool = 0;
+    void *ptr = NULL;
+    assert_ok(tide_pool_create(f->a, 0, &pool));
+    free_block(f, alloc_from(f, 20 * MIB, 0, pool));
+    trim(f, UINT64_MAX, UINT64_MAX);
+    assert_ok(tide__fault_arm(f->fault, TIDE__CALL_RESERVE, 1, TIDE_NO_ADDRESSES, true));
+    assert_fails(TIDE_NO_ADDRESSES, tide_alloc(f->a, 0, 20 * MIB, 0, TIDE_POOL_DEFAULT, &ptr));
+    assert_ok(tide_pool_release(f->a, pool));
+    free_block(f, alloc_on(f, 20 * MIB, 0));
+    tide__fault_disarm(f->fault);
+    assert_ok(tide_pool_create(f->a, 0, &pool));
+    free_block(f, alloc_from(f, 20 * MIB, 0, pool));
+    close_fixture(f);
+}
+
 static void an_address_that_stays_in_use_for_long_is_not_ready(void **state) {
     (void)state;
     fixture *f = open_fixture(&(fixture_options){.delay = 100 * SECOND, .oom_wait = SECOND});
@@ -192,6 +290,11 @@ int main(void) {
         cmocka_unit_test(the_end_of_a_capture_on_a_stream_never_seen_is_an_error),
         cmocka_unit_test(a_capture_takes_nothing_that_queued_work_may_use),
         cmocka_unit_test(what_a_replay_uses_is_given_to_nobody_outside_of_captures),
+        cmocka_unit_test(a_block_freed_in_a_capture_that_was_there_before_is_not_the_graphs),
+        cmocka_unit_test(a_graphs_blocks_are_not_the_next_streams_of_the_same_number),
+        cmocka_unit_test(streams_destroyed_too_early_do_not_wait_for_one_another),
+        cmocka_unit_test(the_place_of_a_retired_stream_is_no_stream),
+        cmocka_unit_test(a_released_pools_addresses_serve_where_there_are_no_others),
         cmocka_unit_test(an_address_that_stays_in_use_for_long_is_not_ready),
         cmocka_unit_test(hundreds_of_pools_find_addresses),
         cmocka_unit_test(a_trim_gives_back_all_but_what_the_driver_keeps),
