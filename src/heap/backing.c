@@ -23,6 +23,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <stdio.h>
+
 #include "heap/plan.h"
 
 typedef struct growth {
@@ -579,6 +581,14 @@ void tide__plan_free(tide__plan *p) {
     }
 }
 
+/* What was taken from the device for a block that did not fit after all is another's again. */
+static void give_up(tide__core *c, uint64_t before) {
+    uint64_t now = atomic_load(&c->chunks.reserved_bytes), released = 0;
+    if (now > before) {
+        tide__core_release_idle(c, now - before, &released); /* a failure leaves them for the next call */
+    }
+}
+
 tide_status tide__core_back(tide__core *c, tide__heap *heap, tide__stream_cache *s, uint64_t size,
                             uint64_t at, tide__block **out) {
     tide__plan *p;
@@ -588,18 +598,17 @@ tide_status tide__core_back(tide__core *c, tide__heap *heap, tide__stream_cache 
     }
     uint64_t now = c->device->ops->now_ns(c->device);
     const request r = {heap, s, size, at, tide__add_saturated(now, c->oom_wait_ns)};
+    uint64_t before = atomic_load(&c->chunks.reserved_bytes);
     status = back_once(c, p, &r, out);
     tide__shortage shortage;
     tide__shortage_begin(c, size + 2 * c->properties.granularity, r.deadline, &shortage);
     while (is_out_of_memory(status)) {
-        char reason[512];
-        strncpy(reason, tide_last_error(), sizeof reason - 1);
-        reason[sizeof reason - 1] = '\0';
+        char reason[512]; /* the steps below fail too, which is no news */
+        snprintf(reason, sizeof reason, "%s", tide_last_error());
         if (!tide__shortage_relieve(c, &shortage, status)) {
             c->ooms++;
-            return tide__fail(status, "%s; %llu bytes were asked for, %llu are allocated, %llu reserved",
-                              reason, (unsigned long long)size, (unsigned long long)tide__core_live_bytes(c),
-                              (unsigned long long)atomic_load(&c->chunks.reserved_bytes));
+            give_up(c, before);
+            return tide__oom_tell(c, status, size, reason);
         }
         status = back_once(c, p, &r, out);
     }

@@ -10,7 +10,7 @@
  *   backing.c  the slow path: an address range is chosen (place.c) and chunks
  *              are found (donors.c) for the part of it that has none
  *   retire.c   old mappings, chunks given back, trim
- *   shortage.c the steps before out of memory
+ *   shortage.c the steps before out of memory, oom.c what is said then
  *   capture.c  streams that are captured into graphs, and their pools
  * and pools.c heaps and their addresses, core.c opening and closing, inspect.c
  * statistics and the walk that checks the invariants.
@@ -297,6 +297,8 @@ tide_status tide__core_poll_strictly(tide__core *c);
 tide__epoch tide__core_earliest_pending(tide__core *c);
 /* Under `slow`: gives idle chunks back until `bytes` are or there are no more. */
 tide_status tide__core_release_idle(tide__core *c, uint64_t bytes, uint64_t *released);
+/* Under `slow`: adds up the free bytes that stay after a trim, by why. */
+void tide__core_count_free(tide__core *c, tide_trim_result *r);
 /* Under `slow`, chunks of BUSY block `b` (wholly filled by chunks) are unmapped and
  * given back; it becomes a HOLE. On failure what is left is put back. */
 tide_status tide__core_give_back(tide__core *c, tide__block *b, uint64_t *released);

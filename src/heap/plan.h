@@ -105,4 +105,8 @@ void tide__shortage_begin(tide__core *c, uint64_t bytes, uint64_t deadline, tide
 /* The next step that may make bytes available; false: there is none left. */
 bool tide__shortage_relieve(tide__core *c, tide__shortage *s, tide_status refused);
 
+/* oom.c; `slow` is held. Fails with `refused` and a message that says who holds what,
+ * what would help, and last the reason given. */
+tide_status tide__oom_tell(tide__core *c, tide_status refused, uint64_t wanted, const char *reason);
+
 #endif

@@ -222,7 +222,7 @@ static void count_block(tide__core *c, const tide__block *b, tide__epoch done, t
     }
 }
 
-static void count_kept(tide__core *c, tide_trim_result *r) {
+void tide__core_count_free(tide__core *c, tide_trim_result *r) {
     tide__epoch done = tide__epochs_done(&c->epochs);
     tide__lock_take(&c->core);
     r->pending_bytes += c->awaiting_bytes;
@@ -293,7 +293,7 @@ tide_status tide__core_trim(tide__core *c, uint64_t bytes, uint64_t wait_ns, tid
     }
     c->peak_live_window = tide__core_live_bytes(c);
     if (status == TIDE_OK && result != NULL) {
-        count_kept(c, &r);
+        tide__core_count_free(c, &r);
         *result = r;
     }
     pthread_mutex_unlock(&c->slow);

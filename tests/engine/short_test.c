@@ -58,6 +58,48 @@ static void a_callback_frees_what_is_missing(void **state) {
     close_fixture(f);
 }
 
+static void assert_says(const char *text) {
+    if (strstr(tide_last_error(), text) == NULL) {
+        fail_msg("\"%s\" is not in \"%s\"", text, tide_last_error());
+    }
+}
+
+static void out_of_memory_says_who_holds_what_and_what_would_help(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){.capacity = 256 * MIB});
+    uint64_t raw;
+    void *ptr = NULL, *first = alloc_on(f, 40 * MIB, 0);
+    assert_fails(TIDE_NO_DEVICE_MEMORY, tide_alloc(f->a, 0, 230 * MIB, 0, TIDE_POOL_DEFAULT, &ptr));
+    assert_says("230.00 MiB asked for");
+    assert_says("pagetide holds 40.00 MiB: 40.00 MiB in use");
+    assert_says("blocks in use and this one are more than the device");
+    assert_ok(f->inner->ops->raw_alloc(f->inner, 0, 150 * MIB, &raw)); /* nobody tells pagetide */
+    assert_fails(TIDE_NO_DEVICE_MEMORY, tide_alloc(f->a, 0, 100 * MIB, 0, TIDE_POOL_DEFAULT, &ptr));
+    assert_says("others hold 150.00 MiB, and 66.00 MiB of the device's 256.00 MiB are free");
+    assert_says("held by other processes");
+    assert_ok(f->inner->ops->raw_free(f->inner, 0, raw));
+    tide_pool pool = 0;
+    assert_ok(tide_pool_create(f->a, 0, &pool));
+    assert_ok(tide_capture_begin(f->a, 0, 0, pool));
+    free_block(f, alloc_in(f, 150 * MIB, pool));
+    assert_ok(tide_capture_end(f->a, 0, 0));
+    assert_fails(TIDE_NO_DEVICE_MEMORY, tide_alloc(f->a, 0, 100 * MIB, 0, TIDE_POOL_DEFAULT, &ptr));
+    assert_says("150.00 MiB of graphs' pools");
+    assert_says("tide_pool_release");
+    free_block(f, first);
+    close_fixture(f);
+}
+
+static void a_limit_that_refuses_is_named(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){.capacity = 256 * MIB, .limit = 100 * MIB});
+    void *ptr = NULL;
+    assert_fails(TIDE_LIMIT, tide_alloc(f->a, 0, 120 * MIB, 0, TIDE_POOL_DEFAULT, &ptr));
+    assert_says("limit of 100.00 MiB");
+    assert_says("raise limit_bytes");
+    close_fixture(f);
+}
+
 /* Waits of the host for events are expected to end long before the device is idle. */
 static void out_of_memory_waits_only_for_what_frees_enough(void **state) {
     (void)state;
@@ -84,6 +126,8 @@ static void waits_for_queued_work_are_bounded(void **state) {
     free_block(f, alloc_on(f, 512, b));
     free_block(f, alloc_on(f, 200 * MIB, a));
     assert_fails(TIDE_NO_DEVICE_MEMORY, tide_alloc(f->a, 0, 200 * MIB, b, TIDE_POOL_DEFAULT, &ptr));
+    assert_says("202.00 MiB freed but maybe used by queued work"); /* whole chunks */
+    assert_says("oom_wait_ns");
     assert_true(f->inner->ops->now_ns(f->inner) <= 61 * SECOND); /* a minute unless told otherwise */
     alloc_on(f, 200 * MIB, b);
     close_fixture(f);
@@ -237,6 +281,8 @@ static void with_unmap_off_nothing_is_unmapped(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_callback_frees_what_is_missing),
+        cmocka_unit_test(out_of_memory_says_who_holds_what_and_what_would_help),
+        cmocka_unit_test(a_limit_that_refuses_is_named),
         cmocka_unit_test(out_of_memory_waits_only_for_what_frees_enough),
         cmocka_unit_test(waits_for_queued_work_are_bounded),
         cmocka_unit_test(others_allocate_while_a_trim_waits),
