@@ -18,6 +18,7 @@ enum { TIDE__EXIT_OK = 0, TIDE__EXIT_FAILED = 1, TIDE__EXIT_USAGE = 2 };
  * `--help` never reaches it: main answers that from its table. */
 int tide__cmd_replay(int argc, char **argv);
 int tide__cmd_info(int argc, char **argv);
+int tide__cmd_doctor(int argc, char **argv);
 
 /* Says on stderr what was wrong with the call of a command and where help is;
  * returns TIDE__EXIT_USAGE. */

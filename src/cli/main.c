@@ -73,6 +73,15 @@ static const command commands[] = {
      "  --json               a line of JSON for each file\n"
      "\n"
      "Exit code: 0 answered, 1 some file could not be read, 2 called wrongly.\n"},
+    {"doctor", tide__cmd_doctor, "what this machine offers, and what is missing",
+     "usage: pagetide doctor [--json]\n"
+     "\n"
+     "Shows the driver, the GPUs and the host's limits as far as pagetide needs them, and\n"
+     "says in words what is missing or small. Changes nothing.\n"
+     "\n"
+     "  --json               one line of JSON\n"
+     "\n"
+     "Exit code: 0 answered, whatever is missing; 2 called wrongly.\n"},
 };
 /* clang-format on */
 

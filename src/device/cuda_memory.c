@@ -78,6 +78,10 @@ tide_status tide__cuda_describe(tide__cuda_gpu *g) {
         status =
             attribute(g, TIDE__CU_ATTRIBUTE_COMPUTE_MINOR, "COMPUTE_CAPABILITY_MINOR", &p->compute_minor);
     }
+    if (status == TIDE_OK) {
+        result = g->api->cuDriverGetVersion(&p->driver_version);
+        status = tide__cuda_result(g, result, "cuDriverGetVersion", "device %d", g->device);
+    }
     p->exportable = optional_attribute(g, TIDE__CU_ATTRIBUTE_POSIX_FD, 0) != 0;
     p->fabric = optional_attribute(g, TIDE__CU_ATTRIBUTE_FABRIC, 0) != 0;
     p->rdma = optional_attribute(g, TIDE__CU_ATTRIBUTE_RDMA, 0) != 0;

@@ -81,6 +81,7 @@ typedef struct tide__device_properties {
     bool rdma;       /* chunks are made for GPUDirect RDMA */
     int numa_node;   /* of the host, nearest to the device; -1: not known */
     int compute_major, compute_minor;
+    int driver_version; /* 1000 * major + 10 * minor of the CUDA that it offers; 0: no driver */
 } tide__device_properties;
 
 typedef enum tide__health {

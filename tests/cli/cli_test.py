@@ -471,6 +471,41 @@ def slow_trace(folder):
     return path
 
 
+
+# ---- Doctor ---------------------------------------------------------------------------------------------------------
+
+
+def doctor(*args, gpus=None):
+    environment = dict(os.environ, COLUMNS="80", PAGETIDE_LIBCUDA="/nonexistent/libcuda.so.1")
+    if gpus is not None:
+        environment.update(PAGETIDE_LIBCUDA=os.environ["TIDE_STANDIN"], STANDIN_GPUS=str(gpus))
+    return call("doctor", *args, env=environment)
+
+
+@case
+def doctor_without_a_driver_says_so_and_is_an_answer():
+    expect(doctor(), 0, r"missing: /nonexistent/libcuda.so.1 cannot be opened", "")
+    answer = json.loads(expect(doctor("--json"), 0, err="").stdout)
+    assert answer["gpus"] == [] and answer["driver_version"] is None, answer
+    assert answer["findings"][0]["kind"] == "missing", answer
+
+
+@case
+def doctor_shows_every_gpu():
+    expect(doctor(gpus=2), 0, r"(?s)driver: CUDA \d+\.\d.*GPU 0: .*GPU 1: .*host\n", "")
+    answer = json.loads(expect(doctor("--json", gpus=2), 0, err="").stdout)
+    assert [g["gpu"] for g in answer["gpus"]] == [0, 1], answer
+    for g in answer["gpus"]:
+        assert 0 < g["free_bytes"] <= g["total_bytes"] and g["granularity"] == 2 << 20, answer
+    assert answer["host"]["memory_bytes"] > answer["host"]["available_bytes"] > 0, answer
+
+
+@case
+def doctor_takes_no_file():
+    expect(call("doctor", NATIVE), 2, "", r"takes no file")
+    expect(call("doctor", "--jsn"), 2, "", r"did you mean '--json'")
+
+
 # ---- Running --------------------------------------------------------------------------------------------------------
 
 
