@@ -473,6 +473,35 @@ tide_status tide_pool_release(tide_allocator *a, tide_pool pool) {
     return status;
 }
 
+/* ---- Limits ---- */
+
+tide_status tide_limits_set(tide_allocator *a, int device, const tide_limits *limits) {
+    tide_limits l = {0};
+    tide_status status = check_device(a, device);
+    if (status == TIDE_OK) {
+        status = check_struct("tide_limits_set: limits", limits);
+    }
+    if (status == TIDE_OK) {
+        memcpy(&l, limits, tide__min(limits->struct_size, sizeof l));
+        tide__core_limit(a->cores[device], l.limit_bytes, l.margin_bytes);
+    }
+    return status;
+}
+
+tide_status tide_limits_get(tide_allocator *a, int device, tide_limits *out) {
+    tide_limits l = {.struct_size = sizeof l};
+    tide_status status = check_device(a, device);
+    if (status == TIDE_OK) {
+        status = check_struct("tide_limits_get: out", out);
+    }
+    if (status == TIDE_OK) {
+        l.struct_size = out->struct_size;
+        tide__core_limits(a->cores[device], &l.limit_bytes, &l.margin_bytes);
+        copy_out(out, &l, sizeof l);
+    }
+    return status;
+}
+
 /* ---- Trim, streams, statistics ---- */
 
 tide_status tide_trim(tide_allocator *a, int device, const tide_trim_options *options,

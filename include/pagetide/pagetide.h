@@ -231,6 +231,18 @@ TIDE_API tide_status tide_oom_callback_add(tide_allocator *a, tide_oom_callback 
  * called from inside a callback it does not wait for other threads. */
 TIDE_API tide_status tide_oom_callback_remove(tide_allocator *a, uint64_t id);
 
+typedef struct tide_limits {
+    size_t struct_size;
+    uint64_t limit_bytes;  /* physical bytes held never grow past it; 0: no limit */
+    uint64_t margin_bytes; /* of the device's free bytes, left to others when growing; 0: the driver is not
+                              asked */
+} tide_limits;
+
+/* Limits of a device from now on. What is held already stays: a trim gives back.
+ * Growth past either is TIDE_LIMIT, after the steps above. */
+TIDE_API tide_status tide_limits_set(tide_allocator *a, int device, const tide_limits *limits);
+TIDE_API tide_status tide_limits_get(tide_allocator *a, int device, tide_limits *out);
+
 /* ---- Streams ----------------------------------------------------------- */
 
 /* A stream of the device, on a GPU one that does not synchronise with stream 0; those

@@ -49,15 +49,40 @@ static tide_status take_record(tide__chunks *c, uint32_t *out) {
     return TIDE_OK;
 }
 
-tide_status tide__chunks_create(tide__chunks *c, uint64_t size, uint32_t *out) {
-    uint64_t reserved = atomic_load(&c->reserved_bytes);
+void tide__chunks_set_limits(tide__chunks *c, uint64_t limit_bytes, uint64_t margin_bytes) {
+    c->limit_bytes = limit_bytes;
+    c->margin_bytes = margin_bytes;
+    c->held_before = atomic_load(&c->reserved_bytes);
+}
+
+/* The driver is asked for its free bytes only where a margin is to be left. */
+static tide_status check_limits(tide__chunks *c, uint64_t size) {
+    uint64_t reserved = atomic_load(&c->reserved_bytes), free_bytes, total_bytes;
     if (c->limit_bytes != 0 && (size > c->limit_bytes || reserved > c->limit_bytes - size)) {
         return tide__fail(TIDE_LIMIT, "a chunk of %llu bytes would pass the limit of %llu: %llu are reserved",
                           (unsigned long long)size, (unsigned long long)c->limit_bytes,
                           (unsigned long long)reserved);
     }
+    if (c->margin_bytes == 0) {
+        return TIDE_OK;
+    }
+    tide_status status = c->device->ops->mem_info(c->device, c->gpu, &free_bytes, &total_bytes);
+    if (status == TIDE_OK && (size > free_bytes || free_bytes - size < c->margin_bytes)) {
+        status = tide__fail(TIDE_LIMIT,
+                            "a chunk of %llu bytes would leave less than the margin of %llu to others: "
+                            "%llu are free",
+                            (unsigned long long)size, (unsigned long long)c->margin_bytes,
+                            (unsigned long long)free_bytes);
+    }
+    return status;
+}
+
+tide_status tide__chunks_create(tide__chunks *c, uint64_t size, uint32_t *out) {
     uint32_t index;
-    tide_status status = take_record(c, &index);
+    tide_status status = check_limits(c, size);
+    if (status == TIDE_OK) {
+        status = take_record(c, &index);
+    }
     if (status != TIDE_OK) {
         return status;
     }

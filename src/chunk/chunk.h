@@ -36,14 +36,19 @@ typedef struct tide__chunks {
     _Atomic(uint64_t) reserved_bytes;
     _Atomic(uint64_t) peak_reserved_bytes; /* since the last reset */
     uint64_t limit_bytes;                  /* 0: none */
+    uint64_t margin_bytes;                 /* of the device's free bytes: left to others when growing */
+    uint64_t held_before;                  /* when the limit was set: may be more than it */
     uint64_t held, created, released, moves, moved_bytes;
 } tide__chunks;
 
 tide_status tide__chunks_open(tide__chunks *c, tide__device *device, int gpu, uint64_t limit_bytes);
 void tide__chunks_close(tide__chunks *c);
 
-/* Takes a new chunk from the driver, spare; its index in *out. TIDE_LIMIT or
- * TIDE_NO_DEVICE_MEMORY when there is none. */
+/* From here on no chunk is taken past these. What is held already stays. */
+void tide__chunks_set_limits(tide__chunks *c, uint64_t limit_bytes, uint64_t margin_bytes);
+
+/* Takes a new chunk from the driver, spare; its index in *out. TIDE_LIMIT (the
+ * margin too) or TIDE_NO_DEVICE_MEMORY when there is none. */
 tide_status tide__chunks_create(tide__chunks *c, uint64_t size, uint32_t *out);
 
 /* Gives a spare chunk with no alias back. On failure it is spare again. */

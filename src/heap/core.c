@@ -56,6 +56,19 @@ tide_status tide__core_open(const tide__core_options *o, tide__core **out) {
     return TIDE_OK;
 }
 
+void tide__core_limit(tide__core *c, uint64_t limit_bytes, uint64_t margin_bytes) {
+    pthread_mutex_lock(&c->slow);
+    tide__chunks_set_limits(&c->chunks, limit_bytes, margin_bytes);
+    pthread_mutex_unlock(&c->slow);
+}
+
+void tide__core_limits(tide__core *c, uint64_t *limit_bytes, uint64_t *margin_bytes) {
+    pthread_mutex_lock(&c->slow);
+    *limit_bytes = c->chunks.limit_bytes;
+    *margin_bytes = c->chunks.margin_bytes;
+    pthread_mutex_unlock(&c->slow);
+}
+
 void tide__core_close(tide__core *c) {
     if (c == NULL) {
         return;

@@ -123,7 +123,8 @@ static void check_totals(tide__core *c, tally *t) {
     TIDE__CHECK(t->chunk_bytes == atomic_load(&c->chunks.reserved_bytes));
     TIDE__CHECK(t->retiring_bytes == c->retiring_bytes);
     TIDE__CHECK(t->live_bytes == tide__core_live_bytes(c));
-    TIDE__CHECK(c->chunks.limit_bytes == 0 || t->chunk_bytes <= c->chunks.limit_bytes);
+    TIDE__CHECK(c->chunks.limit_bytes == 0 ||
+                t->chunk_bytes <= tide__max(c->chunks.limit_bytes, c->chunks.held_before));
 }
 
 void tide__core_validate(tide__core *c) {

@@ -34,7 +34,10 @@ static holders find_holders(tide__core *c, uint64_t wanted) {
 /* The first of these that is large enough to matter. */
 static const char *advice(const tide__core *c, const holders *h, tide_status refused) {
     if (refused == TIDE_LIMIT) {
-        return "the limit refuses it, not the device: raise limit_bytes, or free blocks";
+        return c->chunks.margin_bytes != 0
+                   ? "a limit or the margin for others refuses it, not the device: tide_limits_set, or free "
+                     "blocks"
+                   : "the limit refuses it, not the device: raise limit_bytes, or free blocks";
     }
     if (h->wanted + h->live > h->total && h->total != 0) {
         return "blocks in use and this one are more than the device: free some first";

@@ -100,6 +100,37 @@ static void a_limit_that_refuses_is_named(void **state) {
     close_fixture(f);
 }
 
+static void limits_and_a_margin_can_be_set_at_any_time(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){.capacity = 512 * MIB});
+    tide_limits l = {.struct_size = sizeof l, .limit_bytes = 100 * MIB};
+    uint64_t raw;
+    void *ptr = NULL, *first = alloc_on(f, 200 * MIB, 0);
+    assert_ok(tide_limits_set(f->a, 0, &l)); /* less than is held: it stays */
+    assert_fails(TIDE_LIMIT, tide_alloc(f->a, 0, 20 * MIB, 0, TIDE_POOL_DEFAULT, &ptr));
+    free_block(f, first);
+    trim(f, UINT64_MAX, 0);
+    free_block(f, alloc_on(f, 80 * MIB, 0));
+    assert_fails(TIDE_LIMIT, tide_alloc(f->a, 0, 120 * MIB, 0, TIDE_POOL_DEFAULT, &ptr));
+    l = (tide_limits){.struct_size = sizeof l, .margin_bytes = 200 * MIB};
+    assert_ok(tide_limits_set(f->a, 0, &l));
+    trim(f, UINT64_MAX, 0);
+    first = alloc_on(f, 300 * MIB, 0);
+    assert_fails(TIDE_LIMIT, tide_alloc(f->a, 0, 40 * MIB, 0, TIDE_POOL_DEFAULT, &ptr));
+    assert_says("margin of 209715200");
+    free_block(f, first);
+    trim(f, UINT64_MAX, 0);
+    assert_ok(f->inner->ops->raw_alloc(f->inner, 0, 250 * MIB, &raw)); /* what another process takes counts */
+    assert_fails(TIDE_LIMIT, tide_alloc(f->a, 0, 100 * MIB, 0, TIDE_POOL_DEFAULT, &ptr));
+    assert_ok(f->inner->ops->raw_free(f->inner, 0, raw));
+    l = (tide_limits){.struct_size = sizeof l};
+    assert_ok(tide_limits_get(f->a, 0, &l));
+    assert_int_equal(l.margin_bytes, 200 * MIB);
+    assert_fails(TIDE_INVALID_ARGUMENT, tide_limits_set(f->a, 0, NULL));
+    assert_fails(TIDE_INVALID_ARGUMENT, tide_limits_set(f->a, 7, &l));
+    close_fixture(f);
+}
+
 /* Waits of the host for events are expected to end long before the device is idle. */
 static void out_of_memory_waits_only_for_what_frees_enough(void **state) {
     (void)state;
@@ -283,6 +314,7 @@ int main(void) {
         cmocka_unit_test(a_callback_frees_what_is_missing),
         cmocka_unit_test(out_of_memory_says_who_holds_what_and_what_would_help),
         cmocka_unit_test(a_limit_that_refuses_is_named),
+        cmocka_unit_test(limits_and_a_margin_can_be_set_at_any_time),
         cmocka_unit_test(out_of_memory_waits_only_for_what_frees_enough),
         cmocka_unit_test(waits_for_queued_work_are_bounded),
         cmocka_unit_test(others_allocate_while_a_trim_waits),
