@@ -473,7 +473,12 @@ tide_status tide_pool_release(tide_allocator *a, tide_pool pool) {
     return status;
 }
 
-/* ---- Limits ---- */
+/* ---- Limits, peers ---- */
+
+tide_status tide_peer_enable(tide_allocator *a, int device, int peer) {
+    tide_status status = check_device(a, device);
+    return status == TIDE_OK ? tide__core_share(a->cores[device], peer) : status;
+}
 
 tide_status tide_limits_set(tide_allocator *a, int device, const tide_limits *limits) {
     tide_limits l = {0};

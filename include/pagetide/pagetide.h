@@ -188,6 +188,13 @@ TIDE_API tide_status tide_pool_release(tide_allocator *a, tide_pool pool);
 TIDE_API tide_status tide_capture_begin(tide_allocator *a, int device, tide_stream stream, tide_pool pool);
 TIDE_API tide_status tide_capture_end(tide_allocator *a, int device, tide_stream stream);
 
+/* ---- Peers ------------------------------------------------------------- */
+
+/* Device `peer` may read and write all memory of `device`, allocated before or
+ * after; for the other direction call it the other way round too. TIDE_UNSUPPORTED
+ * where the two cannot reach each other. Twice, or itself, is TIDE_OK. */
+TIDE_API tide_status tide_peer_enable(tide_allocator *a, int device, int peer);
+
 /* ---- Trim -------------------------------------------------------------- */
 
 typedef struct tide_trim_options {

@@ -142,6 +142,18 @@ tide_status tide__chunks_release_spares(tide__chunks *c, uint64_t bytes, uint64_
     return first;
 }
 
+tide_status tide__chunks_share(tide__chunks *c, int peer) {
+    const tide__device_ops *ops = c->device->ops;
+    tide_status status = ops->peer_enable(c->device, c->gpu, peer);
+    for (size_t i = 1; status == TIDE_OK && i < c->count; i++) {
+        const tide__chunk *k = &c->items[i];
+        if (k->live && k->va != 0) {
+            status = ops->set_access(c->device, c->gpu, k->va, k->size);
+        }
+    }
+    return status;
+}
+
 tide_status tide__chunks_map(tide__chunks *c, uint32_t index, uint64_t va, bool *stuck) {
     const tide__device_ops *ops = c->device->ops;
     const tide__chunk *k = &c->items[index];

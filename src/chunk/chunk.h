@@ -63,6 +63,10 @@ tide_status tide__chunks_release_spares(tide__chunks *c, uint64_t bytes, uint64_
  * again. Does not change the record. */
 tide_status tide__chunks_map(tide__chunks *c, uint32_t index, uint64_t va, bool *stuck);
 
+/* The GPU `peer` may read and write all chunks, those mapped already too. On failure
+ * some are not shared yet: the call may be made again. */
+tide_status tide__chunks_share(tide__chunks *c, int peer);
+
 /* The record: spare chunks are in a list, others are not. */
 void tide__chunks_set_spare(tide__chunks *c, uint32_t index);
 /* Off the list; false if it is not in it. */

@@ -56,6 +56,13 @@ tide_status tide__core_open(const tide__core_options *o, tide__core **out) {
     return TIDE_OK;
 }
 
+tide_status tide__core_share(tide__core *c, int peer) {
+    pthread_mutex_lock(&c->slow);
+    tide_status status = tide__chunks_share(&c->chunks, peer);
+    pthread_mutex_unlock(&c->slow);
+    return status;
+}
+
 void tide__core_limit(tide__core *c, uint64_t limit_bytes, uint64_t margin_bytes) {
     pthread_mutex_lock(&c->slow);
     tide__chunks_set_limits(&c->chunks, limit_bytes, margin_bytes);

@@ -182,6 +182,7 @@ tide_status tide__core_release_pool(tide__core *c, uint32_t pool);
 bool tide__core_pool_is_free(tide__core *c, uint32_t pool);
 tide_status tide__core_capture_begin(tide__core *c, tide_stream stream, uint32_t pool);
 tide_status tide__core_capture_end(tide__core *c, tide_stream stream);
+tide_status tide__core_share(tide__core *c, int peer);
 void tide__core_limit(tide__core *c, uint64_t limit_bytes, uint64_t margin_bytes);
 void tide__core_limits(tide__core *c, uint64_t *limit_bytes, uint64_t *margin_bytes);
 void tide__core_stats(tide__core *c, tide_stats *out);

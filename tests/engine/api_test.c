@@ -824,6 +824,34 @@ static void a_child_process_cannot_close_its_parents_allocator(void **state) {
     close_fixture(f);
 }
 
+/* ---- Peers ---- */
+
+static void peers_reach_what_was_allocated_before_and_after(void **state) {
+    (void)state;
+    fixture *f = open_fixture(&(fixture_options){.host = true, .devices = 2});
+    void *before = alloc_on(f, 50 * MIB, 0), *small = alloc_on(f, 512, 0);
+    assert_false(tide__host_peer_reaches(f->inner, 0, 1, (uintptr_t)before, 50 * MIB));
+    assert_ok(tide__fault_arm(f->fault, TIDE__CALL_SET_ACCESS, 2, TIDE_DRIVER, false));
+    assert_fails(TIDE_DRIVER, tide_peer_enable(f->a, 0, 1));
+    assert_ok(tide_peer_enable(f->a, 0, 1)); /* goes on where the other stopped */
+    assert_ok(tide_peer_enable(f->a, 0, 1));
+    assert_ok(tide_peer_enable(f->a, 0, 0));
+    void *after = alloc_on(f, 50 * MIB, 0);
+    assert_true(tide__host_peer_reaches(f->inner, 0, 1, (uintptr_t)before, 50 * MIB));
+    assert_true(tide__host_peer_reaches(f->inner, 0, 1, (uintptr_t)small, 512));
+    assert_true(tide__host_peer_reaches(f->inner, 0, 1, (uintptr_t)after, 50 * MIB));
+    free_block(f, before);
+    void *moved = alloc_on(f, 20 * MIB, 0);
+    assert_true(tide__host_peer_reaches(f->inner, 0, 1, (uintptr_t)moved, 20 * MIB));
+    assert_fails(TIDE_INVALID_ARGUMENT, tide_peer_enable(f->a, 0, 2));
+    assert_fails(TIDE_INVALID_ARGUMENT, tide_peer_enable(f->a, 2, 0));
+    assert_fails(TIDE_INVALID_ARGUMENT, tide_peer_enable(NULL, 0, 1));
+    free_block(f, moved);
+    free_block(f, after);
+    free_block(f, small);
+    close_fixture(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_backend_is_never_chosen_silently),
@@ -864,6 +892,7 @@ int main(void) {
         cmocka_unit_test(each_phase_has_its_own_peaks),
         cmocka_unit_test(devices_are_apart),
         cmocka_unit_test(close_takes_back_what_is_live),
+        cmocka_unit_test(peers_reach_what_was_allocated_before_and_after),
         cmocka_unit_test(a_child_process_cannot_close_its_parents_allocator),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
